@@ -1,0 +1,103 @@
+// Bundle: a model on disk, opened and indexed. Every offset is checked against the file before a pointer exists; weights stay in
+// read-only mappings. It knows file formats and nothing of layers or devices. Source: docs/formats.md.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "base/result.h"
+#include "numerics/quant.h"
+
+namespace foretoken {
+
+enum class BundleFormat : uint8_t { kSafetensors, kGguf };
+std::string_view bundle_format_name(BundleFormat format);
+
+// One tensor as it lies in a file. `shape` is row-major, outermost dimension first (GGUF's ne reversed). `format` is empty for a
+// stored type that no kernel reads (I64, F8_E4M3, IQ2_XS, ...): the tensor is still listed, with its stored type's name.
+struct TensorInfo {
+  std::string name;
+  std::string stored_type;  // as the file's format calls it: "BF16", "Q4_K", "I64"
+  std::optional<QuantFormat> format;
+  std::vector<int64_t> shape;
+  std::span<const std::byte> data;
+  int file = 0;  // index into Bundle::files()
+
+  int64_t elements() const {
+    int64_t n = 1;
+    for (int64_t d : shape) n *= d;
+    return n;
+  }
+  int64_t cols() const { return shape.empty() ? 1 : shape.back(); }
+  int64_t rows() const { return cols() == 0 ? 0 : elements() / cols(); }
+};
+
+// GGUF metadata values. Arrays of strings and numbers are kept typed; strings borrow from the mapping.
+struct GgufValue {
+  std::variant<uint64_t, int64_t, double, bool, std::string_view, std::vector<std::string_view>, std::vector<int64_t>,
+               std::vector<double>, std::vector<bool>> value;
+  std::optional<int64_t> as_int() const;
+  std::optional<double> as_double() const;  // integers convert
+  std::optional<bool> as_bool() const;
+  std::optional<std::string_view> as_text() const;
+  const std::vector<std::string_view>* as_texts() const { return std::get_if<std::vector<std::string_view>>(&value); }
+  const std::vector<int64_t>* as_ints() const { return std::get_if<std::vector<int64_t>>(&value); }
+  const std::vector<bool>* as_bools() const { return std::get_if<std::vector<bool>>(&value); }
+};
+using GgufMetadata = std::map<std::string, GgufValue, std::less<>>;
+
+class Bundle {
+ public:
+  // `path`: a folder with safetensors (config.json beside them) or a .gguf file (any shard of a split file). Errors are one
+  // sentence naming the file and what is wrong with it.
+  static Result<Bundle> open(const std::filesystem::path& path);
+
+  BundleFormat format() const { return format_; }
+  const std::filesystem::path& path() const { return path_; }
+  const std::vector<TensorInfo>& tensors() const { return tensors_; }  // sorted by name
+  const TensorInfo* find(std::string_view name) const;
+  const std::vector<MappedFile>& files() const { return files_; }
+  uint64_t tensor_bytes() const;
+
+  // Safetensors: config.json, generation_config.json (null when absent). GGUF: null.
+  const Json& config() const { return config_; }
+  const Json& generation_config() const { return generation_config_; }
+  // GGUF: the metadata of the first shard. Safetensors: empty.
+  const GgufMetadata& metadata() const { return metadata_; }
+
+  // Text of a file beside the weights ("tokenizer.json", "chat_template.jinja"), or NotFound. Safetensors folders only.
+  Result<std::string> side_file(std::string_view name) const;
+
+  // Names the index promised and no shard holds, and other facts a reader should hear; never fatal by themselves.
+  const std::vector<std::string>& notes() const { return notes_; }
+
+  // Pages of this tensor's data need not stay resident (they are re-read from the file when touched again).
+  void release(const TensorInfo& tensor) const { files_[size_t(tensor.file)].release(tensor.data); }
+
+  // SHA-256 over names, types, shapes and sizes of all tensors, configuration text, and each tensor's first and last 4 KiB:
+  // identifies the weights without reading all of them.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  friend struct BundleBuilder;
+  BundleFormat format_ = BundleFormat::kSafetensors;
+  std::filesystem::path path_;
+  std::vector<MappedFile> files_;
+  std::vector<TensorInfo> tensors_;
+  Json config_, generation_config_;
+  GgufMetadata metadata_;
+  std::vector<std::string> notes_;
+  std::string fingerprint_;
+};
+
+}  // namespace foretoken

@@ -1,0 +1,162 @@
+// The operator vocabulary. `Backend` is implemented by the scalar reference (here, the oracle of all others), by cpu/ and by
+// cuda/; the model calls nothing else. Every operator is kBitwise on the CPU backends and kRowExact on CUDA: a row's bits depend
+// on that row's own inputs and its lane's committed prefix alone. Views are fp32 unless said; outputs never alias inputs
+// unless said; shapes are checked on entry. Formulas: docs/numerics.md, docs/model.md.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "numerics/contract.h"
+#include "numerics/quant.h"
+#include "numerics/tensor.h"
+#include "ops/batch.h"
+
+namespace foretoken {
+
+// One weight as a file holds it: rows x cols, row-major, rows of row_bytes(format, cols) bytes (borrowed, maybe unaligned).
+struct MatrixSource {
+  std::string name;
+  QuantFormat format = QuantFormat::kF32;
+  int64_t rows = 0, cols = 0;
+  std::span<const std::byte> data;
+  std::vector<int32_t> row_order;     // packed row r is source row row_order[r]; empty: identity
+  std::vector<int32_t> column_order;  // packed column c is source column column_order[c]; float formats only
+};
+
+// A weight packed for one backend: y = W x for x of `cols` values. The format ends here.
+class Matrix {
+ public:
+  virtual ~Matrix() = default;
+  int64_t rows() const { return rows_; }
+  int64_t cols() const { return cols_; }
+  size_t bytes() const { return bytes_; }
+
+ protected:
+  Matrix(int64_t rows, int64_t cols, size_t bytes) : rows_(rows), cols_(cols), bytes_(bytes) {}
+  int64_t rows_, cols_;
+  size_t bytes_;
+};
+using MatrixPtr = std::unique_ptr<const Matrix>;
+
+// Rotary embedding of the first rotary_dim dimensions, half-split pairs (j, j + rotary_dim / 2). Frequency j takes the angle of
+// position axis `axis[j]`; sin and cos are multiplied by `magnitude` (YaRN; else 1).
+struct RotarySpec {
+  std::vector<float> inverse_frequency;  // [rotary_dim / 2], fp32
+  std::vector<uint8_t> axis;             // [rotary_dim / 2], 0 t, 1 h, 2 w
+  float magnitude = 1.0f;
+  int rotary_dim() const { return 2 * static_cast<int>(inverse_frequency.size()); }
+};
+
+struct AttentionShape {
+  int query_heads = 0, kv_heads = 0, head_dim = 0;
+  float norm_epsilon = 1e-6f;
+  // Columns of the packed projection: per query head [query: head_dim | gate: head_dim], then keys, then values.
+  int query_columns() const { return 2 * query_heads * head_dim; }
+  int packed_columns() const { return query_columns() + 2 * kv_heads * head_dim; }
+};
+
+// Pages of one lane for one KvLayout: page p holds slots [p * kPageTokens, (p + 1) * kPageTokens).
+using PageTable = std::span<std::byte* const>;
+
+struct MoeShape {
+  int experts = 0, top_k = 0;
+};
+struct ExpertWeights {
+  MatrixPtr gate_up;  // [2 * width, hidden]: gate rows, then up rows
+  MatrixPtr down;     // [hidden, width]
+};
+struct MoeWeights {
+  MatrixPtr router;  // [experts, hidden]
+  std::vector<ExpertWeights> experts;
+  ExpertWeights shared;
+  MatrixPtr shared_gate;  // [1, hidden]
+};
+
+struct BackendInfo {
+  std::string name;    // "reference", "cpu"
+  std::string detail;  // instruction set, threads or device, for logs and certificates
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual BackendInfo info() const = 0;
+
+  // ---- Memory
+
+  // Packs `parts` (same cols) into one matrix whose outputs are the parts' rows in order. A part's format is kept: nothing is
+  // requantised. Source bytes are not used after the call.
+  virtual MatrixPtr pack(std::span<const MatrixSource> parts) = 0;
+
+  // ---- Rows
+
+  // out[i] = the input's own embedding, or row `token` of `table` decoded exactly. out [rows, hidden].
+  virtual void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) = 0;
+  // y = x * rsqrt(mean(x^2) + epsilon) * w; the sum in canonical order, mean by division, rsqrt as 1 / sqrt, then (x * r) * w.
+  // w [1, cols]; in place allowed.
+  virtual void rms_norm(View x, View w, float epsilon, View out) = 0;
+  // out[r, o] = sum_k W[o, k] x[r, k]. Float weights: 16-lane order on fp32 activations. Block-quantised: activations are
+  // quantised per row and block, canonical::add_block over ascending blocks.
+  virtual void linear(View x, const Matrix& w, View out) = 0;
+  // inout += x.
+  virtual void add(View x, View inout) = 0;
+  virtual void gather_rows(View x, std::span<const int> rows, View out) = 0;
+
+  // ---- Feed-forward
+
+  // out = down(silu(gate x) * up x); gate_up holds gate rows, then up rows. out [rows, hidden].
+  virtual void gated_ffn(View x, const ExpertWeights& w, View out) = 0;
+  // Router logits in fp32; the top_k experts by logit descending, id ascending; weights e_j = exp(l_j - l_0) / sum in that
+  // order; out = sum_j e_j * ffn_j(x) by fma in that order from +0, then + sigmoid(shared_gate x) * shared(x) by fma.
+  virtual void moe(View x, const MoeShape& shape, const MoeWeights& w, View out) = 0;
+
+  // ---- Attention
+
+  // table [rows, rotary_dim]: cos of every pair, then sin, from each row's positions.
+  virtual void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table) = 0;
+  // From packed [rows, packed_columns]: q and k are RMS-normed per head (weights q_norm, k_norm [1, head_dim]) and rotated; k and v
+  // are stored, rounded, into slot prefix + i of `layer`; q goes to `queries` [rows, query_heads * head_dim]. One page table per
+  // batch lane.
+  virtual void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape,
+                                const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout, int layer,
+                                View queries) = 0;
+  // Softmax attention over the committed prefix and the row's own ancestors, in blocks of kPageTokens and spans of kSpanTokens
+  // logical positions; multiplied by sigmoid(gate) read from `packed`. out [rows, query_heads * head_dim].
+  virtual void attention(View queries, View packed, const AttentionShape& shape, const Batch& batch,
+                         std::span<const PageTable> pages, const KvLayout& layout, int layer, View out) = 0;
+  // Moves accepted rows of all layers from slots prefix + path[j] to prefix + j. `path` ascends.
+  virtual void commit_kv(PageTable pages, const KvLayout& layout, int64_t prefix, std::span<const int> path) = 0;
+
+  // ---- Gated delta net
+
+  // out [rows, channels] = silu(causal depthwise convolution), taps oldest first: acc = fma(w[j], x[t - kernel + 1 + j], acc) from
+  // +0. packed's first `channels` columns are the input; weight [channels, kernel]. Unsettled rows are copied to the tape; the tail
+  // advances over settled rows after they were used.
+  virtual void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch,
+                           std::span<const DeltaMemory> lanes, View out) = 0;
+  // The gated delta rule, token by token (docs/numerics.md gives the operations in order). conv [rows, channels] holds q | k | v;
+  // beta_alpha [rows, 2 * value_heads] holds b | a; decay_rate and dt_bias [1, value_heads], decay_rate = -exp(A_log).
+  // out [rows, value_heads * value_dim]. State advances over settled rows; other rows leave tape.
+  virtual void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape,
+                          const Batch& batch, std::span<const DeltaMemory> lanes, View out) = 0;
+  // Per value head: x * rsqrt(mean(x^2) + epsilon) * w, then * silu(gate) (or sigmoid). In place allowed. w [1, value_dim].
+  virtual void gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) = 0;
+  // Applies the tape rows path[settled..] to state and tail: S = fma(k, d, decay * S), the same operations as delta_rule.
+  virtual void commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) = 0;
+};
+
+enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
+struct CpuOptions {
+  Isa isa = Isa::kAuto;
+  int threads = 0;  // 0: all usable processors
+};
+
+std::unique_ptr<Backend> make_reference_backend();
+// Error when the processor lacks the requested instruction set (AVX2, FMA and F16C at least).
+Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);
+
+}  // namespace foretoken
