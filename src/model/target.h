@@ -1,0 +1,70 @@
+// TargetModel: the forward pass, top to bottom. Prefill, plain decode, chain and tree verification are all rows of lanes. It knows
+// nothing of drafters, sampling or file formats. Source: docs/model.md.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "model/config.h"
+#include "model/state.h"
+#include "model/weights.h"
+
+namespace foretoken {
+
+struct TargetOptions {
+  int max_rows = 512;  // rows of one pass
+  int tape_rows = 72;  // rows of one pass that is not all settled: an anchor and up to 64 proposals, with room
+  KvFormat kv_format = KvFormat::kBF16;
+};
+
+// Views into the model's buffers, valid until the next forward.
+struct ForwardResult {
+  View logits;  // [logits_rows, vocab]
+  View hidden;  // [rows, hidden]: after the final norm, the input of the head
+  View taps;    // [rows, tap_layers * hidden]: residual stream after each tapped layer, in the order asked for
+};
+
+class TargetModel {
+ public:
+  // `config`, `weights` and `backend` must outlive the model.
+  TargetModel(const ModelConfig& config, const Weights& weights, Backend& backend, const TargetOptions& options);
+
+  const ModelConfig& config() const { return config_; }
+  const TargetOptions& options() const { return options_; }
+  PagePool& pages() { return pages_; }
+
+  std::unique_ptr<LaneState> make_lane();
+
+  // Computes `batch`; lanes[i] belongs to batch.lanes[i] and its length must equal that entry's prefix. Committed state is not
+  // changed, except that settled rows advance the recurrent state (they become part of the sequence with `commit`, which must
+  // follow). `tap_layers`: layer indices, -1 for the embedding. Contract: every output row is a pure function of its lane's
+  // prefix and its ancestors (docs/numerics.md).
+  ForwardResult forward(const Batch& batch, std::span<LaneState* const> lanes, std::span<const int> tap_layers = {});
+
+  // Makes rows `path` of the lane's last pass part of its sequence: ascending, a root-to-leaf path that starts with all settled
+  // rows. The only way a lane grows.
+  void commit(LaneState& lane, std::span<const int> path);
+
+ private:
+  void delta_mixer(const DeltaWeights& w, const Batch& batch, int index, View h, View out);
+  void attention_mixer(const AttentionWeights& w, const Batch& batch, int index, View h, View out);
+  void prepare(const Batch& batch, std::span<LaneState* const> lanes, std::span<const int> tap_layers);
+
+  const ModelConfig& config_;
+  const Weights& weights_;
+  Backend& backend_;
+  TargetOptions options_;
+  PagePool pages_;
+
+  struct Scratch {
+    Buffer memory;
+    View rows(int64_t rows, int64_t cols);  // grows when needed
+  };
+  Scratch x_, h_, mixed_, packed_, conv_, core_, queries_, rotary_, hidden_, last_, logits_, taps_;
+  View rotary_table_;
+  std::vector<PageTable> page_tables_;
+  std::vector<DeltaMemory> delta_memory_;
+  std::span<LaneState* const> lanes_;
+};
+
+}  // namespace foretoken
