@@ -5,6 +5,7 @@
 #include <sstream>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 namespace foretoken {
 
@@ -14,6 +15,11 @@ namespace foretoken {
 namespace internal {
 
 template <class T>
+inline constexpr bool kPlainInteger = std::is_integral_v<T> && !std::is_same_v<T, bool> && !std::is_same_v<T, char> &&
+                                      !std::is_same_v<T, char8_t> && !std::is_same_v<T, char16_t> &&
+                                      !std::is_same_v<T, char32_t> && !std::is_same_v<T, wchar_t>;
+
+template <class T>
 void print_value(std::ostream& out, const T& value) {
   if constexpr (std::is_enum_v<T>) out << static_cast<long long>(value);
   else if constexpr (requires(std::ostream& o, const T& v) { o << v; }) out << value;
@@ -21,6 +27,12 @@ void print_value(std::ostream& out, const T& value) {
 }
 
 // Left half of `Decompose{} <= a < b`: keeps `a` so that both sides can be printed when the comparison fails.
+struct Outcome {
+  bool ok;
+  std::string values;
+  explicit operator bool() const { return ok; }
+};
+
 template <class L>
 struct Captured {
   const L& left;
@@ -33,25 +45,23 @@ struct Captured {
     print_value(out, r);
     return out.str();
   }
-  struct Outcome {
-    bool ok;
-    std::string values;
-    explicit operator bool() const { return ok; }
-  };
-#define FORETOKEN_CHECK_OPERATOR(op)                           \
-  template <class R>                                           \
-  Outcome operator op(const R& right) const {                  \
-    const bool ok = left op right;                             \
-    return {ok, ok ? std::string() : both(left, right)};       \
+// Integers of different signedness compare by value.
+#define FORETOKEN_CHECK_OPERATOR(op, safe)                                           \
+  template <class R>                                                                 \
+  Outcome operator op(const R& right) const {                                        \
+    bool ok;                                                                         \
+    if constexpr (kPlainInteger<L> && kPlainInteger<R>) ok = std::safe(left, right); \
+    else ok = left op right;                                                         \
+    return {ok, ok ? std::string() : both(left, right)};                             \
   }
-  FORETOKEN_CHECK_OPERATOR(==)
-  FORETOKEN_CHECK_OPERATOR(!=)
-  FORETOKEN_CHECK_OPERATOR(<)
-  FORETOKEN_CHECK_OPERATOR(<=)
-  FORETOKEN_CHECK_OPERATOR(>)
-  FORETOKEN_CHECK_OPERATOR(>=)
+  FORETOKEN_CHECK_OPERATOR(==, cmp_equal)
+  FORETOKEN_CHECK_OPERATOR(!=, cmp_not_equal)
+  FORETOKEN_CHECK_OPERATOR(<, cmp_less)
+  FORETOKEN_CHECK_OPERATOR(<=, cmp_less_equal)
+  FORETOKEN_CHECK_OPERATOR(>, cmp_greater)
+  FORETOKEN_CHECK_OPERATOR(>=, cmp_greater_equal)
 #undef FORETOKEN_CHECK_OPERATOR
-  operator Outcome() const { return {static_cast<bool>(left), "false"}; }
+  explicit operator bool() const { return static_cast<bool>(left); }
 };
 
 struct Decompose {
@@ -63,35 +73,22 @@ struct Decompose {
 };
 
 template <class L>
-typename Captured<L>::Outcome outcome(const Captured<L>& c) {
-  return c;
+Outcome outcome(const Captured<L>& c) {
+  return {static_cast<bool>(c.left), "false"};
 }
-template <class O>
-const O& outcome(const O& o) {
-  return o;
-}
+inline Outcome outcome(Outcome o) { return o; }
+inline Outcome outcome(bool ok) { return {ok, "false"}; }  // conditions joined by || or &&
 
 }  // namespace internal
 }  // namespace foretoken
 
-#if defined(__GNUC__)
-#define FORETOKEN_CHECK_QUIET _Pragma("GCC diagnostic push") _Pragma("GCC diagnostic ignored \"-Wparentheses\"") \
-    _Pragma("GCC diagnostic ignored \"-Wsign-compare\"")
-#define FORETOKEN_CHECK_QUIET_END _Pragma("GCC diagnostic pop")
-#else
-#define FORETOKEN_CHECK_QUIET
-#define FORETOKEN_CHECK_QUIET_END
-#endif
-
 // One condition each: CHECK(a); CHECK(b); so that the message names the one that failed.
 #define CHECK(...)                                                                             \
   do {                                                                                         \
-    FORETOKEN_CHECK_QUIET                                                                      \
-    if (auto check_outcome_ =                                                                  \
+    if (const auto check_outcome_ =                                                            \
             ::foretoken::internal::outcome(::foretoken::internal::Decompose{} << __VA_ARGS__); \
         !check_outcome_)                                                                       \
       ::foretoken::check_failed(__FILE__, __LINE__, #__VA_ARGS__, check_outcome_.values);      \
-    FORETOKEN_CHECK_QUIET_END                                                                  \
   } while (0)
 
 #ifdef NDEBUG
