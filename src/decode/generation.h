@@ -1,0 +1,81 @@
+// Generation: one answer on one lane, from prompt ids to the last token. Plain decoding today; each cycle is already a proposal
+// (empty), one forward, one walk, one commit. It does not know text.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/clock.h"
+#include "decode/sampling.h"
+#include "decode/verifier.h"
+#include "model/target.h"
+
+namespace foretoken {
+
+struct GenerationOptions {
+  SamplingParams sampling;
+  int64_t max_tokens = 256;
+  std::vector<TokenId> stop_tokens;  // each ends the answer and is part of its ids
+  int prefill_chunk = 512;           // rows of one prompt pass
+};
+
+enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled };
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled"; "" while running
+
+struct GenerationTiming {
+  double prefill_s = 0, decode_s = 0;
+  int64_t cycles = 0;
+};
+
+class Generation {
+ public:
+  // `target` and `lane` must outlive the generation; `lane` may hold a prefix already. `clock` times the phases.
+  Generation(TargetModel& target, LaneState& lane, GenerationOptions options, const Clock& clock);
+
+  // Called with each emitted token, before the next pass; returning true ends the answer with that token (stop strings).
+  void on_token(std::function<bool(TokenId)> callback) { on_token_ = std::move(callback); }
+
+  // Runs the prompt (at least one token) and emits the first token. `progress(done, total)` is called after each chunk and may return false
+  // to cancel.
+  Status start(std::span<const TokenId> prompt, const std::function<bool(int64_t, int64_t)>& progress = {});
+  // One cycle; does nothing once finished.
+  Status step();
+  void cancel() { finish(FinishReason::kCancelled); }
+
+  bool finished() const { return reason_ != FinishReason::kNone; }
+  FinishReason reason() const { return reason_; }
+  std::span<const TokenId> tokens() const { return tokens_; }
+  const GenerationTiming& timing() const { return timing_; }
+
+ private:
+  Status settle(const Proposal& proposal, const ForwardResult& result);
+  bool emit(TokenId token);
+  void finish(FinishReason reason);
+
+  TargetModel& target_;
+  LaneState& lane_;
+  GenerationOptions options_;
+  const Clock& clock_;
+  std::function<bool(TokenId)> on_token_;
+  Sampler sampler_;
+  TokenCounts counts_;
+  std::vector<TokenId> tokens_;
+  FinishReason reason_ = FinishReason::kNone;
+  GenerationTiming timing_;
+};
+
+// Runs `prompt` through `lane` in chunks of at most `chunk` rows, committing every row; `visit(first, result)` sees each chunk's
+// result, whose logits rows are those of `wanted` rows (indices into the prompt, ascending) that fall into the chunk. Returns false
+// when `visit` asked to stop.
+bool run_prompt(TargetModel& target, LaneState& lane, std::span<const TokenId> prompt, int chunk, std::span<const int64_t> wanted,
+                const std::function<bool(int64_t first, int64_t rows, const ForwardResult&)>& visit);
+
+// The row input of a text token at sequence index `position`.
+inline RowInput text_row(TokenId token, int64_t position) {
+  const int32_t p = static_cast<int32_t>(position);
+  return {.token = token, .embedding = nullptr, .position = {p, p, p}};
+}
+
+}  // namespace foretoken

@@ -1,0 +1,162 @@
+// Steps 1 to 4 of the definition, in order: adjust, argmax, filter, Gumbel-max.
+#include "decode/sampling.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/rng.h"
+#include "numerics/canonical.h"
+
+namespace foretoken {
+namespace {
+
+constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
+
+// -log(1 - v) for v in (0, 1): atanh form below one half, where 1 - v would lose the small bits; 1 - v is exact above.
+float negative_log_complement(float v) {
+  if (v > 0.5f) return -canonical::log(1.0f - v);
+  const float z = v / (2.0f - v);
+  const float s = z * z;
+  float p = 1.0f / 17;
+  for (const float c : {1.0f / 15, 1.0f / 13, 1.0f / 11, 1.0f / 9, 1.0f / 7, 1.0f / 5, 1.0f / 3, 1.0f})
+    p = canonical::fma(p, s, c);
+  return 2.0f * z * p;
+}
+
+// No Gumbel value exceeds this: v >= 2^-33, so E >= 2^-33 and -log E <= 33 ln 2 (22.88).
+constexpr float kLargestGumbel = 23.0f;
+
+bool before(const Sampler::Candidate& a, const Sampler::Candidate& b) { return a.z != b.z ? a.z > b.z : a.id < b.id; }
+
+// Probability mass of exp(z), z <= 0, as an integer: sums of these are independent of their order.
+uint64_t mass(float z) { return static_cast<uint64_t>(canonical::exp(z) * 1099511627776.0f); }
+
+}  // namespace
+
+Status SamplingParams::validate() const {
+  const auto bad = [](const char* what) { return Error{ErrorCode::kUsage, what}; };
+  if (!std::isfinite(temperature) || temperature < 0) return bad("temperature must be a number of at least 0");
+  if (top_k < 0) return bad("top_k must be at least 0 (0: off)");
+  if (!(top_p > 0 && top_p <= 1)) return bad("top_p must lie in (0, 1]");
+  if (!(min_p >= 0 && min_p < 1)) return bad("min_p must lie in [0, 1)");
+  if (!std::isfinite(repetition_penalty) || repetition_penalty <= 0) return bad("repetition_penalty must be positive");
+  if (!std::isfinite(presence_penalty)) return bad("presence_penalty must be a finite number");
+  if (!std::isfinite(frequency_penalty)) return bad("frequency_penalty must be a finite number");
+  for (const auto& [id, bias] : logit_bias)
+    if (std::isnan(bias) || bias == std::numeric_limits<float>::infinity()) return bad("logit_bias values must be finite numbers");
+  return {};
+}
+
+float gumbel(uint64_t seed, uint32_t choice, uint64_t position, TokenId token) {
+  const auto draw = philox4x32({static_cast<uint32_t>(token), static_cast<uint32_t>(position),
+                                static_cast<uint32_t>(position >> 32), choice},
+                               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
+  const float v = std::min(static_cast<float>((static_cast<double>(draw[0]) + 0.5) * 0x1p-32), 1.0f - 0x1p-24f);
+  return -canonical::log(negative_log_complement(v));
+}
+
+Status Sampler::adjust(std::span<const float> logits, const SamplingParams& params, const TokenCounts* counts, TokenMask mask) {
+  values_ = logits;
+  const bool change = params.has_penalties() || !params.logit_bias.empty() || !params.banned.empty() || !mask.empty();
+  if (change) {
+    adjusted_.assign(logits.begin(), logits.end());
+    if (params.has_penalties()) {
+      CHECK(counts != nullptr);
+      for (const auto& [id, count] : counts->counts()) {
+        if (id < 0 || static_cast<size_t>(id) >= adjusted_.size() || count.all == 0) continue;
+        float& l = adjusted_[static_cast<size_t>(id)];
+        if (params.repetition_penalty != 1.0f) l = l > 0 ? l / params.repetition_penalty : l * params.repetition_penalty;
+        if (count.answer > 0) {
+          l = canonical::fma(-params.frequency_penalty, static_cast<float>(count.answer), l);
+          l = l - params.presence_penalty;
+        }
+      }
+    }
+    for (const auto& [id, bias] : params.logit_bias)
+      if (id >= 0 && static_cast<size_t>(id) < adjusted_.size()) adjusted_[static_cast<size_t>(id)] += bias;
+    for (const TokenId id : params.banned)
+      if (id >= 0 && static_cast<size_t>(id) < adjusted_.size()) adjusted_[static_cast<size_t>(id)] = kNegativeInfinity;
+    if (!mask.empty()) {
+      CHECK(mask.size() * 64 >= adjusted_.size());
+      for (size_t i = 0; i < adjusted_.size(); ++i)
+        if (!(mask[i / 64] >> (i % 64) & 1)) adjusted_[i] = kNegativeInfinity;
+    }
+    values_ = adjusted_;
+  }
+  max_ = kNegativeInfinity;
+  argmax_ = -1;
+  bool nan = false;
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const float l = values_[i] + 0.0f;  // -0 and +0 compare as one key
+    nan |= l != l;
+    if (l > max_) {
+      max_ = l;
+      argmax_ = static_cast<TokenId>(i);
+    }
+  }
+  if (nan || max_ == std::numeric_limits<float>::infinity())
+    return Error{ErrorCode::kInvalidFile, "the model's result is not finite: its weights or its input are damaged"};
+  if (argmax_ < 0)
+    return Error{ErrorCode::kUsage, "no token is allowed here: every one is banned or masked"};
+  return {};
+}
+
+void Sampler::filter(const SamplingParams& params) {
+  const float least = params.min_p > 0 ? canonical::log(params.min_p) : kNegativeInfinity;
+  candidates_.clear();
+  for (size_t i = 0; i < values_.size(); ++i) {
+    const float z = (values_[i] - max_) / params.temperature;
+    if (z >= least && z > kNegativeInfinity) candidates_.push_back({z, static_cast<TokenId>(i)});
+  }
+  size_t sorted = 0;
+  const auto sort_to = [&](size_t count) {  // candidates_[0, count) in final order, extending what is sorted already
+    count = std::min(count, candidates_.size());
+    if (count <= sorted) return;
+    std::partial_sort(candidates_.begin() + static_cast<ptrdiff_t>(sorted), candidates_.begin() + static_cast<ptrdiff_t>(count),
+                      candidates_.end(), before);
+    sorted = count;
+  };
+  if (params.top_k > 0 && static_cast<size_t>(params.top_k) < candidates_.size()) {
+    sort_to(static_cast<size_t>(params.top_k));
+    candidates_.resize(static_cast<size_t>(params.top_k));
+  }
+  if (params.top_p >= 1.0f) return;
+  uint64_t total = 0;
+  for (const Candidate& c : candidates_) total += mass(c.z);
+  const double limit = static_cast<double>(params.top_p) * static_cast<double>(total);
+  uint64_t taken = 0;
+  size_t keep = 0;
+  while (keep < candidates_.size() && static_cast<double>(taken) < limit) {
+    if (keep >= sorted) sort_to(std::max<size_t>(64, sorted * 4));
+    taken += mass(candidates_[keep].z);
+    ++keep;
+  }
+  candidates_.resize(std::max<size_t>(1, keep));
+}
+
+Result<TokenId> Sampler::select(std::span<const float> logits, const SamplingParams& params, uint64_t position,
+                                const TokenCounts* counts, TokenMask mask) {
+  TRY(adjust(logits, params, counts, mask));
+  if (params.greedy()) return argmax_;
+  filter(params);
+  Candidate best{kNegativeInfinity, -1};
+  for (const Candidate& c : candidates_) {
+    if (best.id >= 0 && c.z + kLargestGumbel < best.z) continue;
+    const Candidate noisy{c.z + gumbel(params.seed, params.choice, position, c.id), c.id};
+    if (best.id < 0 || before(noisy, best)) best = noisy;
+  }
+  return best.id;
+}
+
+Result<std::vector<Sampler::Candidate>> Sampler::kept(std::span<const float> logits, const SamplingParams& params,
+                                                      const TokenCounts* counts, TokenMask mask) {
+  TRY(adjust(logits, params, counts, mask));
+  if (params.greedy()) return std::vector<Candidate>{{0.0f, argmax_}};
+  filter(params);
+  std::vector<Candidate> result = candidates_;
+  std::sort(result.begin(), result.end(), before);
+  return result;
+}
+
+}  // namespace foretoken
