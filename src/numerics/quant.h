@@ -36,8 +36,9 @@ inline bool is_float_format(QuantFormat format) { return format <= QuantFormat::
 size_t row_bytes(QuantFormat format, int64_t cols);
 
 // A block as integers: element e of sub-block k = e / sub_elements has the value (d * scale[k]) * q[e] - dmin * min[k].
-// The products are exact in fp32 for every format but Q6_K (one rounding); the difference rounds once. A format with an
-// additive minimum m (Q4_1, Q5_1) has dmin = -m and min = 1; one without minimums has dmin = 0 and has_min false.
+// Every product is exact in fp32 (d has 11 significant bits, scale and q together at most 12); the difference rounds once.
+// A format with an additive minimum m (Q4_1, Q5_1) has dmin = -m and min = 1; one without minimums has dmin = 0, has_min
+// false, and nothing is subtracted. Only the entries of existing sub-blocks are set.
 struct UnpackedBlock {
   int elements = 0;       // 32 or 256
   int sub_elements = 0;   // 16 or 32
@@ -47,6 +48,9 @@ struct UnpackedBlock {
   int16_t scale[16];
   int16_t min[16];
 };
+
+// The values that the 4-bit codes of IQ4_NL and IQ4_XS stand for.
+inline constexpr int16_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // One block of a quantised (not float) format. `block` has format_info(format).block_bytes bytes, any alignment.
 void unpack_block(QuantFormat format, const std::byte* block, UnpackedBlock& out);
