@@ -1,0 +1,70 @@
+// Flags, their checks, and where the embedded model lies.
+#include "app/options.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+namespace foretoken::app {
+
+namespace fs = std::filesystem;
+
+LogLevel CommonOptions::level() const {
+  if (log_level == "quiet") return LogLevel::kQuiet;
+  return log_level == "debug" ? LogLevel::kDebug : LogLevel::kInfo;
+}
+
+KvFormat CommonOptions::kv() const {
+  if (kv_format == "f32") return KvFormat::kF32;
+  return kv_format == "int8" ? KvFormat::kInt8 : KvFormat::kBF16;
+}
+
+void add_common_options(CLI::App& command, CommonOptions& o) {
+  command.add_option("--model,-m", o.model, "Folder with safetensors, or a .gguf file (default: the embedded demo model)");
+  command.add_option("--backend", o.backend, "auto, cpu, cuda or reference")
+      ->check(CLI::IsMember({"auto", "cpu", "cuda", "reference"}))->capture_default_str();
+  command.add_option("--isa", o.isa, "auto, scalar, avx2 or avx512")
+      ->check(CLI::IsMember({"auto", "scalar", "avx2", "avx512"}))->capture_default_str();
+  command.add_option("--threads,-t", o.threads, "Threads (0: all usable processors)")->check(CLI::Range(0, 1024))->capture_default_str();
+  command.add_option("--prefill-chunk", o.prefill_chunk, "Prompt rows of one pass")->check(CLI::Range(1, 8192))->capture_default_str();
+  command.add_option("--kv-format", o.kv_format, "Storage of attention keys and values: f32, bf16 or int8")
+      ->check(CLI::IsMember({"f32", "bf16", "int8"}))->capture_default_str();
+  command.add_option("--numerics", o.numerics, "exact (the default and the promise) or fast")
+      ->check(CLI::IsMember({"exact", "fast"}))->capture_default_str();
+  command.add_option("--draft-model", o.draft_model, "Folder or file of a drafter for this model");
+  command.add_option("--log-level", o.log_level, "quiet, info or debug")
+      ->check(CLI::IsMember({"quiet", "info", "debug"}))->capture_default_str();
+  command.add_flag("--json", o.json, "Print the result as JSON");
+}
+
+fs::path embedded_model() {
+  std::error_code ignored;
+  const fs::path relative = fs::path("models") / "demo-dense";
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const fs::path& candidate : {program.parent_path() / relative, program / relative, relative,
+                                    program.parent_path() / "share" / "foretoken" / relative})
+    if (fs::is_directory(candidate, ignored)) return candidate;
+  return relative;
+}
+
+Result<std::unique_ptr<Backend>> make_backend(const CommonOptions& o) {
+  if (o.backend == "cuda")
+    return Error{ErrorCode::kDevice, "--backend cuda: this program was built without CUDA; use --backend cpu"};
+  if (o.backend == "reference") return make_reference_backend();
+  CpuOptions cpu{.isa = Isa::kAuto, .threads = o.threads};
+  if (o.isa == "scalar") cpu.isa = Isa::kScalar;
+  if (o.isa == "avx2") cpu.isa = Isa::kAvx2;
+  if (o.isa == "avx512") cpu.isa = Isa::kAvx512;
+  return make_cpu_backend(cpu);
+}
+
+void log_info(const CommonOptions& options, const std::string& line) {
+  if (options.level() != LogLevel::kQuiet) fmt::print(stderr, "{}\n", line);
+}
+
+int report(const Error& error) {
+  fmt::print(stderr, "foretoken: {}\n", error.message);
+  return exit_status(error.code);
+}
+
+}  // namespace foretoken::app

@@ -1,0 +1,48 @@
+// What every command takes, and the one place where flags become typed options. The environment is read here and nowhere else.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+#include "model/target.h"
+#include "ops/ops.h"
+
+namespace foretoken::app {
+
+enum class LogLevel : uint8_t { kQuiet, kInfo, kDebug };
+
+struct CommonOptions {
+  std::string model;       // empty: the embedded demo model
+  std::string backend = "auto";
+  std::string isa = "auto";
+  int threads = 0;         // 0: all usable processors
+  int prefill_chunk = 512;
+  std::string kv_format = "bf16";
+  std::string numerics = "exact";
+  std::string draft_model;
+  std::string log_level = "info";
+  bool json = false;
+
+  LogLevel level() const;
+  KvFormat kv() const;
+};
+
+void add_common_options(CLI::App& command, CommonOptions& options);
+
+// The folder of the embedded model: models/demo-dense of the working directory, of the source tree the program was built from, or
+// of the installation.
+std::filesystem::path embedded_model();
+
+// The backend that `options` ask for. "auto" is the CPU until a GPU backend is present.
+Result<std::unique_ptr<Backend>> make_backend(const CommonOptions& options);
+
+// One line to stderr, unless the level hides it.
+void log_info(const CommonOptions& options, const std::string& line);
+// Prints the error's sentence to stderr; returns its exit status.
+int report(const Error& error);
+
+}  // namespace foretoken::app
