@@ -1,0 +1,65 @@
+# The two commands a user needs are `make demo` and `make test`; both install what is missing first.
+# CMake does the building (presets in CMakePresets.json); this file only names the everyday actions.
+
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+PREFIX ?= /usr/local
+MODEL ?=
+TEST_ARGS ?=
+FUZZ_SECONDS ?=
+export FUZZ_SECONDS
+
+.PHONY: demo test build bench golden fuzz coverage format install clean setup configure
+.DEFAULT_GOAL := build
+
+# Answers a prompt with the embedded model, or with MODEL=path, and ends with a table of speeds.
+demo: setup
+	@$(MAKE) --no-print-directory build
+	@build/foretoken demo $(if $(MODEL),--model "$(MODEL)")
+
+# Builds everything and runs every test, check and a short run of every fuzzer.
+test:
+	@tools/setup.sh test
+	@$(MAKE) --no-print-directory configure
+	@cmake --build build
+	@"$(PYTHON)" tools/run_tests.py --build build $(TEST_ARGS)
+
+# Leaves the release program at build/foretoken.
+build: configure
+	@cmake --build build --target foretoken
+
+# Operator benchmarks: speed of every instruction set beside the machine's own limits.
+bench: configure
+	@cmake --build build
+	@build/bench/ops_bench
+
+# The tiny random bundles with reference results that tests read (make test writes them too).
+golden:
+	@"$(PYTHON)" tools/make_bundle.py tiny build/golden
+
+fuzz:
+	@tools/setup.sh test
+	@tools/fuzz.sh
+
+# Line coverage of each parser under its fuzzer's corpus; fails below 90 %.
+coverage:
+	@tools/setup.sh test
+	@"$(PYTHON)" tools/coverage.py
+
+format:
+	@command -v clang-format > /dev/null || { echo "format: clang-format is missing; install it with: apt-get install clang-format" >&2; exit 2; }
+	@find src tests bench fuzz -type f \( -name '*.h' -o -name '*.cc' -o -name '*.inl' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 -r clang-format -i
+
+# The program, and the embedded model where there is one, below PREFIX (DESTDIR is respected).
+install: build
+	@install -Dm755 build/foretoken "$(DESTDIR)$(PREFIX)/bin/foretoken"
+	@cd models && find . -type f -exec install -Dm644 {} "$(DESTDIR)$(PREFIX)/share/foretoken/models/{}" \;
+	@echo "installed $(DESTDIR)$(PREFIX)/bin/foretoken"
+
+clean:
+	@rm -rf build build-debug build-asan build-tsan build-fuzz build-coverage build-cuda
+
+setup:
+	@tools/setup.sh build
+
+configure:
+	@cmake --preset release > /dev/null
