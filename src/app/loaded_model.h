@@ -1,0 +1,54 @@
+// A model ready to run: bundle, configuration, backend, weights, forward pass, tokenizer and template, in the order of their lives.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "app/options.h"
+#include "bundle/bundle.h"
+#include "model/config.h"
+#include "model/target.h"
+#include "model/weights.h"
+#include "text/chat_template.h"
+#include "text/tokenizer.h"
+
+namespace foretoken::app {
+
+// What can be read without loading weights.
+struct OpenedBundle {
+  Bundle bundle;
+  std::optional<Tokenizer> tokenizer;      // absent: commands that take ids still work
+  std::string tokenizer_note;              // why it is absent
+  std::optional<ChatTemplate> chat_template;
+  std::string template_note;
+};
+Result<OpenedBundle> open_bundle(const CommonOptions& options);
+Result<Tokenizer> open_tokenizer(const Bundle& bundle);
+
+// Heap-allocated, because its parts refer to each other.
+class LoadedModel {
+ public:
+  // Shows a progress line on a terminal. `max_rows` of one pass is the larger of the prefill chunk and the tape.
+  static Result<std::unique_ptr<LoadedModel>> load(const CommonOptions& options);
+
+  const Bundle& bundle() const { return opened_.bundle; }
+  const ModelConfig& config() const { return config_; }
+  const OpenedBundle& opened() const { return opened_; }
+  Backend& backend() { return *backend_; }
+  TargetModel& target() { return *target_; }
+  double load_seconds() const { return load_seconds_; }
+  // The tokenizer, or a sentence saying what is missing.
+  Result<const Tokenizer*> tokenizer() const;
+  Result<const ChatTemplate*> chat_template() const;
+
+ private:
+  LoadedModel() = default;
+  OpenedBundle opened_;
+  ModelConfig config_;
+  std::unique_ptr<Backend> backend_;
+  Weights weights_;
+  std::unique_ptr<TargetModel> target_;
+  double load_seconds_ = 0;
+};
+
+}  // namespace foretoken::app
