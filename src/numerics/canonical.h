@@ -51,7 +51,7 @@ inline float exp(float x) {
   constexpr float kLog2e = 1.44269504088896341f;
   constexpr float kLn2Hi = 0.693145751953125f;          // 15 bits, so that n * hi is exact
   constexpr float kLn2Lo = 1.42860682030941723212e-6f;
-  const float limited = std::min(std::max(x, -87.5f), 88.8f);  // NaN: max returns the second operand, replaced below
+  const float limited = std::min(std::max(x, -87.5f), 88.8f);  // a NaN's result is replaced at the end
   const float n = static_cast<float>(round_to_int(limited * kLog2e));
   float r = fma(-n, kLn2Hi, limited);
   r = fma(-n, kLn2Lo, r);
@@ -75,7 +75,7 @@ inline float exp(float x) {
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 inline float silu(float x) { return x / (1.0f + exp(-x)); }
 
-// log(1 + y) for y in [0, 1]: 2 atanh(z), z = y / (2 + y) <= 1/3. Error < 2 ulp.
+// log(1 + y) for y in [0, 1]: 2 atanh(z), z = y / (2 + y) <= 1/3. Error < 3 ulp.
 inline float log1p_unit(float y) {
   const float z = y / (2.0f + y);
   const float s = z * z;

@@ -38,7 +38,13 @@ float max_abs_difference(View a, View b) {
   CHECK(a.cols == b.cols);
   float worst = 0;
   for (int64_t r = 0; r < a.rows; ++r)
-    for (int64_t c = 0; c < a.cols; ++c) worst = std::max(worst, std::fabs(a.f32(r)[c] - b.f32(r)[c]));
+    for (int64_t c = 0; c < a.cols; ++c) {
+      const float left = a.f32(r)[c], right = b.f32(r)[c];
+      if (left == right) continue;  // equal infinities too
+      const float difference = std::fabs(left - right);
+      if (std::isnan(difference)) return difference;
+      worst = std::max(worst, difference);
+    }
   return worst;
 }
 

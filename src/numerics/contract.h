@@ -20,7 +20,7 @@ std::string_view contract_name(Contract contract);
 // Empty when equal bit for bit; otherwise a sentence with the count of differing values and the first one.
 std::string difference_in_bits(View actual, View expected);
 
-// Largest |a - b| over fp32 views of one shape.
+// Largest |a - b| over fp32 views of one shape; NaN when either side has a NaN, so that no bound accepts it.
 float max_abs_difference(View a, View b);
 
 }  // namespace foretoken
