@@ -168,7 +168,8 @@ TEST(GoldenGreedy, Continuation) {
 // A file whose matrices take every storage type in turn: near the float64 results of its decoded values (activations are quantised, so
 // not equal), and the reference backend's bits exactly.
 TEST(GoldenQuantised, EveryStorageType) {
-  for (const char* name : {"quant", "quantmoe"}) {
+  // Random experts are routed by near ties, and an expert that changes moves a row more than quantisation does.
+  for (const auto& [name, bound] : {std::pair("quant", 0.05), std::pair("quantmoe", 0.1)}) {
     const auto folder = golden_dir() / name;
     const auto tokens = read_raw<TokenId>(folder / "tokens.i32");
     const auto expected = read_raw<float>(folder / "logits.f32");
@@ -180,7 +181,7 @@ TEST(GoldenQuantised, EveryStorageType) {
       error += std::pow(logits[i] - expected[i], 2);
       size += std::pow(expected[i], 2);
     }
-    EXPECT_LT(std::sqrt(error / size), 0.05) << name;
+    EXPECT_LT(std::sqrt(error / size), bound) << name;
     const auto reference = test::load_model(folder / "model.gguf", {.kv_format = KvFormat::kF32}, make_reference_backend());
     auto reference_lane = reference->target->make_lane();
     EXPECT_EQ(bit_difference(logits, all_logits(*reference, *reference_lane, tokens, 512)), "") << name;
@@ -248,7 +249,9 @@ TEST(RowInvariance, ChainsAndTreesAgreeWithOneByOne) {
           LaneState* lanes[] = {lane.get()};
           const ForwardResult result = m->target->forward({.inputs = inputs, .lanes = {&lane_rows, 1}, .logits_rows = wanted}, lanes);
           std::vector<float> logits(result.logits.f32(), result.logits.f32() + result.logits.rows * result.logits.cols);
-          if (settled == 0) ASSERT_EQ(lane->hash(), before);
+          if (settled == 0) {
+            ASSERT_EQ(lane->hash(), before);
+          }
 
           // The path to the last row, one token at a time on a fresh lane.
           std::vector<int> path;
@@ -298,8 +301,11 @@ TEST(RowInvariance, LanesDoNotSeeEachOther) {
     const size_t row = size_t(m->config.vocab);
     for (size_t l = 0; l < lanes.size(); ++l) {
       const std::span<const float> ours(result.logits.f32(int64_t(3 * l)), 3 * row);
-      if (l == 1) EXPECT_TRUE(std::isnan(ours[0]));
-      else EXPECT_EQ(bit_difference(ours, expected[l]), "") << "lane " << l;
+      if (l == 1) {
+        EXPECT_TRUE(std::isnan(ours[0]));
+      } else {
+        EXPECT_EQ(bit_difference(ours, expected[l]), "") << "lane " << l;
+      }
     }
   }
 }
