@@ -1,0 +1,18 @@
+// All kernels compiled for one instruction set: avx512. The flags are set in CMakeLists.txt. Nothing but the kernels may be
+// included here, so that no shared inline function is compiled with these flags.
+#define FORETOKEN_ISA avx512
+#define FORETOKEN_ISA_LEVEL 2
+
+#include "cpu/kernels.h"
+#include "cpu/simd.h"
+
+#include "cpu/linear.inl"
+
+namespace foretoken::cpu {
+
+const KernelTable kAvx512Kernels = {
+    .name = "avx512",
+    .linear = avx512::linear_kernels(),
+};
+
+}  // namespace foretoken::cpu
