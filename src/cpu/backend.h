@@ -7,6 +7,7 @@
 
 #include "base/threads.h"
 #include "cpu/kernels.h"
+#include "cpu/operator_scratch.h"
 #include "ops/ops.h"
 
 namespace foretoken::cpu {
@@ -46,6 +47,7 @@ class CpuBackend final : public Backend {
  private:
   const KernelTable& kernels_;
   ThreadPool pool_;
+  OperatorScratch scratch_;
 };
 
 }  // namespace foretoken::cpu
