@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 
 #include "decode/generation.h"
@@ -13,8 +14,16 @@
 namespace foretoken {
 namespace {
 
-using test::golden_dir;
-using test::read_raw;
+std::filesystem::path golden_dir() { return test::Golden::root(); }
+
+template <class T>
+std::vector<T> read_raw(const std::filesystem::path& path) {
+  const auto content = read_file(path);
+  if (!content) throw std::runtime_error(content.error().message + "; write the golden set with: make golden");
+  std::vector<T> values(content->size() / sizeof(T));
+  std::memcpy(values.data(), content->data(), values.size() * sizeof(T));
+  return values;
+}
 
 std::vector<int64_t> every(size_t n) {
   std::vector<int64_t> all(n);
