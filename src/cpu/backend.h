@@ -8,12 +8,11 @@
 #include "base/threads.h"
 #include "cpu/kernels.h"
 #include "cpu/operator_scratch.h"
+#include "cpu/products.h"
+#include "cpu/select.h"
 #include "ops/ops.h"
 
 namespace foretoken::cpu {
-
-// The table for `isa`, or nullptr when the processor lacks the instruction set. kAuto: the best one present.
-const KernelTable* find_kernels(Isa isa);
 
 class CpuBackend final : public Backend {
  public:
@@ -48,6 +47,7 @@ class CpuBackend final : public Backend {
   const KernelTable& kernels_;
   ThreadPool pool_;
   OperatorScratch scratch_;
+  Products products_;
 };
 
 }  // namespace foretoken::cpu

@@ -648,7 +648,6 @@ FORETOKEN_SIMD __m256i widen_pairs(__m256i words) { return _mm256_madd_epi16(wor
 
 template <int kMax>
 struct Dot {
-  static_assert(kMax <= 127);
   static constexpr int kBurst = 32767 / (2 * 127 * kMax);  // steps whose 16-bit sums cannot overflow
   __m256i words_lo, words_hi;
   I32x16 sum;
@@ -701,6 +700,8 @@ FORETOKEN_SIMD Bytes byte_operand(Bytes stored) { return stored; }
 using ByteDot = Dot<255>;
 
 #endif
+
+FORETOKEN_SIMD void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // ---- Compile-time loops: body(Index<0>{}), body(Index<1>{}), ... Write the body as [&](auto i) FORETOKEN_INLINE_LAMBDA {...}.
 
