@@ -263,7 +263,7 @@ Result<SafetensorsIndex> parse_safetensors_index(std::string_view text, std::str
     const std::filesystem::path path(file);
     // One spelling per file, so that no file is opened twice.
     const bool inside = !file.empty() && file.find('\0') == file.npos && path.is_relative() && path.has_filename() &&
-                        path.lexically_normal() == path && *path.begin() != ".." && *path.begin() != ".";
+                        path.lexically_normal().native() == file && *path.begin() != ".." && *path.begin() != ".";
     if (!inside)
       return invalid(what, fmt::format("tensor {} is placed in {}, which is not a file of this folder", printable(name),
                                        printable(file)));

@@ -195,6 +195,7 @@ TEST(SafetensorsIndex, RefusesEachKindOfBrokenIndex) {
       {R"({"weight_map":{"a":"./x"}})", "which is not a file of this folder"},
       {R"({"weight_map":{"a":"."}})", "which is not a file of this folder"},
       {R"({"weight_map":{"a":"x/"}})", "which is not a file of this folder"},
+      {R"({"weight_map":{"a":"s//x"}})", "which is not a file of this folder"},
       {R"({"weight_map":{"a":"/etc/x"}})", "'/etc/x', which is not a file of this folder"},
       {R"({"weight_map":{"a":""}})", "which is not a file of this folder"},
       {R"({"weight_map":{"a":"x\u0000y"}})", R"('x\x00y', which is not a file of this folder)"},
