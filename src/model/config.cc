@@ -8,6 +8,8 @@
 #include <numbers>
 #include <optional>
 
+#include "bundle/bundle.h"
+
 namespace foretoken {
 namespace {
 

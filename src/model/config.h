@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "base/result.h"
-#include "bundle/bundle.h"
 #include "ops/ops.h"
 
 namespace foretoken {
+
+class Bundle;
 
 enum class Family : uint8_t { kQwen35, kQwen35Moe, kQwen3Next };
 std::string_view family_name(Family family);  // "qwen3_5", "qwen3_5_moe", "qwen3_next"

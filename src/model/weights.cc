@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "bundle/bundle.h"
+
 namespace foretoken {
 namespace {
 

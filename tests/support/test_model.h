@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "bundle/bundle.h"
 #include "model/target.h"
 #include "support/test_backend.h"
 
