@@ -7,6 +7,7 @@
 
 #include "base/threads.h"
 #include "cpu/kernels.h"
+#include "cpu/operator_scratch.h"
 #include "cpu/products.h"
 #include "cpu/select.h"
 #include "ops/ops.h"
@@ -46,6 +47,7 @@ class CpuBackend final : public Backend {
   const KernelTable& kernels_;
   ThreadPool pool_;
   Products products_;
+  OperatorScratch scratch_;
 };
 
 }  // namespace foretoken::cpu

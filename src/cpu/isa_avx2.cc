@@ -8,12 +8,20 @@
 #include "cpu/simd.h"
 
 #include "cpu/linear.inl"
+#include "cpu/elementwise.inl"
+#include "cpu/moe.inl"
+#include "cpu/attention.inl"
+#include "cpu/delta.inl"
 
 namespace foretoken::cpu {
 
 const KernelTable kAvx2Kernels = {
     .name = "avx2",
     .linear = avx2::linear_kernels(),
+    .elementwise = avx2::elementwise_kernels(),
+    .moe = avx2::moe_kernels(),
+    .attention = avx2::attention_kernels(),
+    .delta = avx2::delta_kernels(),
 };
 
 }  // namespace foretoken::cpu

@@ -8,12 +8,20 @@
 #include "cpu/simd.h"
 
 #include "cpu/linear.inl"
+#include "cpu/elementwise.inl"
+#include "cpu/moe.inl"
+#include "cpu/attention.inl"
+#include "cpu/delta.inl"
 
 namespace foretoken::cpu {
 
 const KernelTable kAvx512Kernels = {
     .name = "avx512",
     .linear = avx512::linear_kernels(),
+    .elementwise = avx512::elementwise_kernels(),
+    .moe = avx512::moe_kernels(),
+    .attention = avx512::attention_kernels(),
+    .delta = avx512::delta_kernels(),
 };
 
 }  // namespace foretoken::cpu

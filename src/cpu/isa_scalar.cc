@@ -8,12 +8,20 @@
 #include "cpu/simd.h"
 
 #include "cpu/linear.inl"
+#include "cpu/elementwise.inl"
+#include "cpu/moe.inl"
+#include "cpu/attention.inl"
+#include "cpu/delta.inl"
 
 namespace foretoken::cpu {
 
 const KernelTable kScalarKernels = {
     .name = "scalar",
     .linear = scalar::linear_kernels(),
+    .elementwise = scalar::elementwise_kernels(),
+    .moe = scalar::moe_kernels(),
+    .attention = scalar::attention_kernels(),
+    .delta = scalar::delta_kernels(),
 };
 
 }  // namespace foretoken::cpu

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/operator_kernels.h"
+
 namespace foretoken::cpu {
 
 // ---- Products with packed weights (linear.inl). Layouts: packed_layout.h.
@@ -63,6 +65,10 @@ struct LinearKernels {
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "avx512"
   LinearKernels linear;
+  ElementwiseKernels elementwise;
+  MoeKernels moe;
+  AttentionKernels attention;
+  DeltaKernels delta;
 };
 
 extern const KernelTable kScalarKernels;
