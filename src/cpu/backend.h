@@ -8,12 +8,11 @@
 #include "base/threads.h"
 #include "cpu/kernels.h"
 #include "cpu/operator_scratch.h"
+#include "cpu/products.h"
+#include "cpu/select.h"
 #include "ops/ops.h"
 
 namespace foretoken::cpu {
-
-// The table for `isa`, or nullptr when the processor lacks the instruction set. kAuto: the best one present.
-const KernelTable* find_kernels(Isa isa);
 
 class CpuBackend final : public Backend {
  public:
@@ -47,6 +46,7 @@ class CpuBackend final : public Backend {
  private:
   const KernelTable& kernels_;
   ThreadPool pool_;
+  Products products_;
   OperatorScratch scratch_;
 };
 

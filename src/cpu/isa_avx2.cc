@@ -4,6 +4,7 @@
 #define FORETOKEN_ISA_LEVEL 1
 
 #include "cpu/kernels.h"
+#include "cpu/packed_layout.h"
 #include "cpu/simd.h"
 
 #include "cpu/linear.inl"

@@ -10,7 +10,7 @@
 
 namespace foretoken::cpu {
 
-// ---- Products with packed weights (linear.inl). Layouts: packing.h.
+// ---- Products with packed weights (linear.inl). Layouts: packed_layout.h.
 
 // Rows of fp32 values: row r starts at data + r * stride.
 struct Rows {
@@ -22,36 +22,41 @@ struct MutableRows {
   int64_t stride;
 };
 
-// Activation rows as integers, quantised by the block size of the weights: what canonical::quantize_activation gives, with
-// the sums that zero points and minimums need. Row r of an array starts at its r-th stride.
-struct QuantizedRows {
-  int8_t* values;    // [rows, cols]
-  float* scales;     // [rows, cols / block]
-  int32_t* sums;     // [rows, cols / 16]: sums of 16 consecutive values
-  int64_t cols;
-  int block;         // 32 or 256
+// Activation rows as integers, as one weight format needs them: canonical::quantize_activation per block, blocks outermost so
+// that a tile of rows is contiguous.
+struct Activations {
+  int8_t* values;    // [blocks][rows][block], 64 readable bytes behind
+  float* scales;     // [blocks][rows]
+  int16_t* sums;     // [blocks][rows][block / sub]: sum of a sub-block's values
+  int32_t* starts;   // [blocks][rows][block / sub]: where the integer dot product starts, -offset * sum
+  int64_t rows, blocks;
+  int block, sub;
+  int offset;        // what packing added to every weight
+  bool sums_bytes;   // the format's dot product takes bytes of value + 128 (kByteBias instead of offset)
 };
 
-// One part of a matrix: consecutive outputs of one format.
+// Consecutive outputs of one format.
 struct PackedPart {
-  const std::byte* data;   // groups of kGroupOutputs outputs
+  const std::byte* data;  // groups
   size_t group_bytes;
   int64_t outputs, cols;
-  int format;              // QuantFormat
+  int format;             // QuantFormat
 };
 
 struct LinearTask {
   PackedPart part;
-  Rows x;                  // float formats
-  QuantizedRows q;         // block formats
+  const Activations* activations;  // block formats
+  Rows x;                          // float formats
   int64_t rows;
-  MutableRows out;         // already moved to the part's first output
+  MutableRows out;                 // column 0 is the part's first output
 };
 
+inline constexpr int kLinearScratchBytes = 64 * 1024;
+
 struct LinearKernels {
-  // Rows [begin, end) of x to integers.
-  void (*quantize_rows)(const Rows& x, int64_t begin, int64_t end, const QuantizedRows& q);
-  // Groups [begin, end) of one part for all rows. `scratch` has kLinearScratchBytes, 64-byte aligned, one per thread.
+  // Blocks [begin, end) of x, counted as block * rows + row.
+  void (*quantize)(const Rows& x, int64_t begin, int64_t end, const Activations& a);
+  // Groups [begin, end) of one part for all rows. `scratch`: kLinearScratchBytes, 64-byte aligned, one per thread.
   void (*multiply)(const LinearTask& task, int64_t group_begin, int64_t group_end, std::byte* scratch);
   // out[i] = silu(gate[i]) * up[i].
   void (*silu_product)(const float* gate, const float* up, int64_t count, float* out);

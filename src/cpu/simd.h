@@ -416,6 +416,11 @@ FORETOKEN_SIMD float fold_max(F32x16 x) {
   for (int l = 1; l < 16; ++l) r = r < x.v[l] ? x.v[l] : r;
   return r;
 }
+FORETOKEN_SIMD int32_t fold_max(I32x16 x) {
+  int32_t r = x.v[0];
+  for (int l = 1; l < 16; ++l) r = r < x.v[l] ? x.v[l] : r;
+  return r;
+}
 // Lane j of the result is fold_sum(x[j]).
 FORETOKEN_SIMD F32x16 fold_sums(const F32x16 (&x)[16]) { FORETOKEN_LANES(F32x16, fold_sum(x[l])); }
 
@@ -432,10 +437,17 @@ FORETOKEN_SIMD float fold_max_8(__m256 x) {
   return _mm_cvtss_f32(_mm_max_ss(y, _mm_movehdup_ps(y)));
 }
 
+FORETOKEN_SIMD int32_t fold_max_8(__m256i x) {
+  __m128i y = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+  y = _mm_max_epi32(y, _mm_shuffle_epi32(y, 0x4E));
+  return _mm_cvtsi128_si32(_mm_max_epi32(y, _mm_shuffle_epi32(y, 0xB1)));
+}
+
 #if FORETOKEN_ISA_LEVEL == 1
 
 FORETOKEN_SIMD float fold_sum(F32x16 x) { return fold_sum_8(_mm256_add_ps(x.lo, x.hi)); }
 FORETOKEN_SIMD float fold_max(F32x16 x) { return fold_max_8(_mm256_max_ps(x.lo, x.hi)); }
+FORETOKEN_SIMD int32_t fold_max(I32x16 x) { return fold_max_8(_mm256_max_epi32(x.lo, x.hi)); }
 
 // Eight folds at once: each step halves the lanes of a vector and puts two vectors into one register.
 FORETOKEN_SIMD __m256 fold_sums_8(const F32x16* x) {
@@ -458,6 +470,9 @@ FORETOKEN_SIMD float fold_sum(F32x16 x) {
 }
 FORETOKEN_SIMD float fold_max(F32x16 x) {
   return fold_max_8(_mm256_max_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1)));
+}
+FORETOKEN_SIMD int32_t fold_max(I32x16 x) {
+  return fold_max_8(_mm256_max_epi32(_mm512_castsi512_si256(x.v), _mm512_extracti64x4_epi64(x.v, 1)));
 }
 // Lane j of the result is fold_sum(x[j]): each step halves the lanes of a vector and puts two vectors into one register.
 FORETOKEN_SIMD F32x16 fold_sums(const F32x16 (&x)[16]) {
@@ -493,8 +508,9 @@ FORETOKEN_SIMD Bytes shift_and(Bytes a, Bytes mask) {
   if constexpr (kShift >= 0) { FORETOKEN_BYTES((a.v[i] >> kShift) & mask.v[i]); }
   else { FORETOKEN_BYTES((a.v[i] << -kShift) & mask.v[i]); }
 }
-// (a & mask) | b
-FORETOKEN_SIMD Bytes and_or(Bytes a, Bytes mask, Bytes b) { FORETOKEN_BYTES((a.v[i] & mask.v[i]) | b.v[i]); }
+// ((a >> kShift) & mask) | b
+template <int kShift>
+FORETOKEN_SIMD Bytes shift_and_or(Bytes a, Bytes mask, Bytes b) { return or_(shift_and<kShift>(a, mask), b); }
 // table[a], a 0..15, table 16 entries.
 FORETOKEN_SIMD Bytes lookup(const uint8_t* table, Bytes a) { FORETOKEN_BYTES(table[a.v[i]]); }
 
@@ -509,8 +525,9 @@ FORETOKEN_SIMD Bytes shift_and(Bytes a, Bytes mask) {
   if constexpr (kShift < 0) a = {_mm256_slli_epi16(a.lo, -kShift), _mm256_slli_epi16(a.hi, -kShift)};
   return and_(a, mask);
 }
-// (a & mask) | b
-FORETOKEN_SIMD Bytes and_or(Bytes a, Bytes mask, Bytes b) { return or_(and_(a, mask), b); }
+// ((a >> kShift) & mask) | b
+template <int kShift>
+FORETOKEN_SIMD Bytes shift_and_or(Bytes a, Bytes mask, Bytes b) { return or_(shift_and<kShift>(a, mask), b); }
 // table[a], a 0..15, table 16 entries.
 FORETOKEN_SIMD Bytes lookup(const uint8_t* table, Bytes a) {
   const __m256i t = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table)));
@@ -521,21 +538,72 @@ FORETOKEN_SIMD Bytes lookup(const uint8_t* table, Bytes a) {
 
 FORETOKEN_SIMD Bytes and_(Bytes a, Bytes b) { return {_mm512_and_si512(a.v, b.v)}; }
 FORETOKEN_SIMD Bytes or_(Bytes a, Bytes b) { return {_mm512_or_si512(a.v, b.v)}; }
+template <int kShift>
+FORETOKEN_SIMD Bytes shift_words(Bytes a) {
+  if constexpr (kShift > 0) return {_mm512_srli_epi16(a.v, kShift)};
+  if constexpr (kShift < 0) return {_mm512_slli_epi16(a.v, -kShift)};
+  return a;
+}
 // (a >> kShift) & mask, with kShift negative for a shift to the left. The mask clears what crosses bytes.
 template <int kShift>
-FORETOKEN_SIMD Bytes shift_and(Bytes a, Bytes mask) {
-  if constexpr (kShift > 0) a = {_mm512_srli_epi16(a.v, kShift)};
-  if constexpr (kShift < 0) a = {_mm512_slli_epi16(a.v, -kShift)};
-  return and_(a, mask);
-}
-// (a & mask) | b
-FORETOKEN_SIMD Bytes and_or(Bytes a, Bytes mask, Bytes b) {
-  return {_mm512_ternarylogic_epi32(a.v, mask.v, b.v, 0xEA)};
+FORETOKEN_SIMD Bytes shift_and(Bytes a, Bytes mask) { return and_(shift_words<kShift>(a), mask); }
+// ((a >> kShift) & mask) | b
+template <int kShift>
+FORETOKEN_SIMD Bytes shift_and_or(Bytes a, Bytes mask, Bytes b) {
+  return {_mm512_ternarylogic_epi32(shift_words<kShift>(a).v, mask.v, b.v, 0xEA)};
 }
 // table[a], a 0..15, table 16 entries.
 FORETOKEN_SIMD Bytes lookup(const uint8_t* table, Bytes a) {
   return {_mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(table))), a.v)};
 }
+
+#endif
+
+// ---- Pairs of 16-bit integers per lane.
+
+#if FORETOKEN_ISA_LEVEL == 0
+
+struct Words { int16_t v[32]; };
+FORETOKEN_SIMD Words load_u8_words(const uint8_t* p) {  // 32 bytes, widened
+  Words r;
+  for (int i = 0; i < 32; ++i) r.v[i] = p[i];
+  return r;
+}
+FORETOKEN_SIMD Words set_pair(const int16_t* p) {  // p[0] and p[1], repeated in every lane
+  Words r;
+  for (int i = 0; i < 32; ++i) r.v[i] = p[i & 1];
+  return r;
+}
+FORETOKEN_SIMD I32x16 dot_pairs(I32x16 sum, Words a, Words b) {
+  FORETOKEN_LANES(I32x16, sum.v[l] + a.v[2 * l] * b.v[2 * l] + a.v[2 * l + 1] * b.v[2 * l + 1]);
+}
+
+#elif FORETOKEN_ISA_LEVEL == 1
+
+struct Words { __m256i lo, hi; };
+FORETOKEN_SIMD Words load_u8_words(const uint8_t* p) {  // 32 bytes, widened
+  return {_mm256_cvtepu8_epi16(load_xmm(p)), _mm256_cvtepu8_epi16(load_xmm(p + 16))};
+}
+FORETOKEN_SIMD Words set_pair(const int16_t* p) {  // p[0] and p[1], repeated in every lane
+  int32_t pair;
+  __builtin_memcpy(&pair, p, 4);
+  return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
+}
+FORETOKEN_SIMD I32x16 dot_pairs(I32x16 sum, Words a, Words b) {
+  return {_mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo)),
+          _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi))};
+}
+
+#else
+
+struct Words { __m512i v; };
+FORETOKEN_SIMD Words load_u8_words(const uint8_t* p) { return {_mm512_cvtepu8_epi16(load_ymm(p))}; }  // 32 bytes, widened
+FORETOKEN_SIMD Words set_pair(const int16_t* p) {  // p[0] and p[1], repeated in every lane
+  int32_t pair;
+  __builtin_memcpy(&pair, p, 4);
+  return {_mm512_set1_epi32(pair)};
+}
+FORETOKEN_SIMD I32x16 dot_pairs(I32x16 sum, Words a, Words b) { return {_mm512_dpwssd_epi32(sum.v, a.v, b.v)}; }
 
 #endif
 
@@ -580,7 +648,6 @@ FORETOKEN_SIMD __m256i widen_pairs(__m256i words) { return _mm256_madd_epi16(wor
 
 template <int kMax>
 struct Dot {
-  static_assert(kMax <= 127);
   static constexpr int kBurst = 32767 / (2 * 127 * kMax);  // steps whose 16-bit sums cannot overflow
   __m256i words_lo, words_hi;
   I32x16 sum;
@@ -633,6 +700,23 @@ FORETOKEN_SIMD Bytes byte_operand(Bytes stored) { return stored; }
 using ByteDot = Dot<255>;
 
 #endif
+
+FORETOKEN_SIMD void prefetch(const void* p) { __builtin_prefetch(p); }
+
+// ---- Compile-time loops: body(Index<0>{}), body(Index<1>{}), ... Write the body as [&](auto i) FORETOKEN_INLINE_LAMBDA {...}.
+
+template <int kValue>
+struct Index { static constexpr int value = kValue; };
+
+#define FORETOKEN_INLINE_LAMBDA __attribute__((always_inline))
+
+template <int kBegin, int kEnd, class Body>
+FORETOKEN_SIMD void unroll(const Body& body) {
+  if constexpr (kBegin < kEnd) {
+    body(Index<kBegin>{});
+    unroll<kBegin + 1, kEnd>(body);
+  }
+}
 
 // ---- Transcendentals: canonical::exp and its relatives, expression by expression.
 
