@@ -33,6 +33,7 @@ void prepare_row(const DeltaRowTask& task) {
 template <int kVectors, bool kPartial>
 struct DeltaColumns {
   static constexpr int kWidth = 16 * kVectors;
+  static constexpr int kAhead = 16;  // keys that are fetched ahead of their use: a state is cold when a pass reaches it
 
   FORETOKEN_SIMD F32x16 load(const float* p, int vector, int count) {
     return kPartial ? load_first_f32(p, count) : load_f32(p + 16 * vector);
@@ -51,7 +52,34 @@ struct DeltaColumns {
     }
   }
 
+  // A single row needs no copy of the block: the second sweep finds it in the cache. `target` may be the source.
+  static void single(const DeltaRun& run, int64_t column, int count) {
+    const DeltaRow& row = run.rows[0];
+    const float* source = run.source + column;
+    float* target = run.target ? run.target + column : nullptr;
+    const F32x16 decay = set_f32(row.decay);
+    F32x16 u[kVectors], d[kVectors], o[kVectors];
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = o[v] = zero_f32();
+    for (int i = 0; i < run.key_dim; ++i) {
+      const float* cells = source + i * run.source_stride;
+      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) __builtin_prefetch(cells + kAhead * run.source_stride + 16 * v);
+      const F32x16 k = set_f32(row.key[i]);
+      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = fma(k, mul(decay, load(cells, v, count)), u[v]);
+    }
+    deltas(row, column, count, u, d);
+    for (int i = 0; i < run.key_dim; ++i) {
+      const F32x16 k = set_f32(row.key[i]), q = set_f32(row.query[i]);
+      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        const F32x16 s = fma(k, d[v], mul(decay, load(source + i * run.source_stride, v, count)));
+        o[v] = fma(q, s, o[v]);
+        if (target) put(target + i * run.target_stride, v, s, count);
+      }
+    }
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) put(row.out + column, v, o[v], count);
+  }
+
   static void run(const DeltaRun& run, int64_t column, int count) {
+    if (run.row_count == 1) return single(run, column, count);
     const DeltaRow* rows = run.rows;
     float* work = run.work;
     F32x16 u[kVectors], d[kVectors], o[kVectors];
@@ -104,7 +132,7 @@ struct DeltaColumns {
 };
 
 void delta_run(const DeltaRun& run) {
-  constexpr int kWide = FORETOKEN_ISA_LEVEL == 1 ? 2 : 4;  // vectors whose sums and updates fit the registers
+  constexpr int kWide = kDeltaColumns / 16;
   int64_t column = 0;
   for (; column + 16 * kWide <= run.columns; column += 16 * kWide) DeltaColumns<kWide, false>::run(run, column, 16);
   for (; column + 16 <= run.columns; column += 16) DeltaColumns<1, false>::run(run, column, 16);

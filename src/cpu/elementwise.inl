@@ -88,7 +88,15 @@ void conv_channels(const ConvTask& task, int64_t begin, int64_t end) {
   alignas(64) float taps[kMaxConvKernel][kConvChannels];  // transposed, so that lanes are channels
   const int kernel = kKernel ? kKernel : task.kernel;
   const int count = static_cast<int>(end - begin);
-  for (int c = 0; c < count; ++c)
+  int transposed = 0;
+  if (kKernel == 4 && task.weight_stride == 4) {
+    for (; transposed + 16 <= count; transposed += 16) {
+      F32x16 columns[4];
+      load_columns_of_4(task.weight + (begin + transposed) * 4, columns);
+      FORETOKEN_UNROLL for (int j = 0; j < 4; ++j) store(taps[j] + transposed, columns[j]);
+    }
+  }
+  for (int c = transposed; c < count; ++c)
     for (int j = 0; j < kernel; ++j) taps[j][c] = task.weight[(begin + c) * task.weight_stride + j];
   for (int64_t r = 0; r < task.row_count; ++r) {
     const ConvRow& row = task.rows[r];

@@ -137,7 +137,7 @@ struct AttentionKernels {
 
 // ---- Gated delta rule (delta.inl).
 
-inline constexpr int kDeltaColumns = 64;  // state columns that one thread takes at a time
+inline constexpr int kDeltaColumns = 32;  // state columns that one thread takes at a time
 
 // Normalised heads and gates of one row.
 struct DeltaRowTask {

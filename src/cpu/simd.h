@@ -764,5 +764,47 @@ FORETOKEN_SIMD F32x16 softplus(F32x16 x) {
   return add(max(x, zero_f32()), log1p_unit(exp(negate(absolute(x)))));
 }
 
+// ---- Four-column matrices: lane l of out[j] is p[4 * l + j].
+
+#if FORETOKEN_ISA_LEVEL == 0
+
+FORETOKEN_SIMD void load_columns_of_4(const float* p, F32x16 (&out)[4]) {
+  for (int j = 0; j < 4; ++j)
+    for (int l = 0; l < 16; ++l) out[j].v[l] = p[4 * l + j];
+}
+
+#elif FORETOKEN_ISA_LEVEL == 1
+
+FORETOKEN_SIMD void load_columns_of_4_half(const float* p, __m256 (&out)[4]) {
+  const __m256 r0 = _mm256_loadu_ps(p), r1 = _mm256_loadu_ps(p + 8), r2 = _mm256_loadu_ps(p + 16), r3 = _mm256_loadu_ps(p + 24);
+  const __m256 a0 = _mm256_permute2f128_ps(r0, r2, 0x20), a1 = _mm256_permute2f128_ps(r0, r2, 0x31);
+  const __m256 a2 = _mm256_permute2f128_ps(r1, r3, 0x20), a3 = _mm256_permute2f128_ps(r1, r3, 0x31);
+  const __m256 b0 = _mm256_unpacklo_ps(a0, a1), b1 = _mm256_unpackhi_ps(a0, a1);
+  const __m256 b2 = _mm256_unpacklo_ps(a2, a3), b3 = _mm256_unpackhi_ps(a2, a3);
+  out[0] = _mm256_shuffle_ps(b0, b2, 0x44);
+  out[1] = _mm256_shuffle_ps(b0, b2, 0xEE);
+  out[2] = _mm256_shuffle_ps(b1, b3, 0x44);
+  out[3] = _mm256_shuffle_ps(b1, b3, 0xEE);
+}
+FORETOKEN_SIMD void load_columns_of_4(const float* p, F32x16 (&out)[4]) {
+  __m256 lo[4], hi[4];
+  load_columns_of_4_half(p, lo);
+  load_columns_of_4_half(p + 32, hi);
+  FORETOKEN_UNROLL for (int j = 0; j < 4; ++j) out[j] = {lo[j], hi[j]};
+}
+
+#else
+
+FORETOKEN_SIMD void load_columns_of_4(const float* p, F32x16 (&out)[4]) {
+  const __m512 r0 = _mm512_loadu_ps(p), r1 = _mm512_loadu_ps(p + 16), r2 = _mm512_loadu_ps(p + 32), r3 = _mm512_loadu_ps(p + 48);
+  const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28, 0, 4, 8, 12, 16, 20, 24, 28);
+  FORETOKEN_UNROLL for (int j = 0; j < 4; ++j) {
+    const __m512i index = _mm512_add_epi32(first, _mm512_set1_epi32(j));
+    out[j] = {_mm512_shuffle_f32x4(_mm512_permutex2var_ps(r0, index, r1), _mm512_permutex2var_ps(r2, index, r3), 0x44)};
+  }
+}
+
+#endif
+
 }  // namespace
 }  // namespace foretoken::cpu::FORETOKEN_ISA

@@ -258,8 +258,14 @@ class ReferenceBackend final : public Backend {
     for (int64_t i = 0; i < out.rows; ++i) {
       const RowInput& input = inputs[static_cast<size_t>(i)];
       const std::span<float> row(out.f32(i), static_cast<size_t>(out.cols));
-      if (input.embedding) std::copy_n(input.embedding, out.cols, row.data());
-      else dequantize(table.format, table.data.subspan(static_cast<size_t>(input.token) * stride, stride), row);
+      if (input.embedding) {
+        std::copy_n(input.embedding, out.cols, row.data());
+        continue;
+      }
+      const size_t token = static_cast<size_t>(input.token);
+      const size_t from = table.row_order.empty() ? token : static_cast<size_t>(table.row_order[token]);
+      CHECK(static_cast<int64_t>(from) < table.rows);
+      dequantize(table.format, table.data.subspan(from * stride, stride), row);
     }
   }
 
