@@ -66,12 +66,12 @@ def run_check(tally, name, command, logs):
 
 
 def registered_programs(build):
-    """The test programs of this configuration, as CTest lists them: stale binaries of removed rooms do not count."""
+    """{name: program} of this configuration, as CTest lists them: stale binaries of removed rooms do not count. The program
+    is None when it was not built."""
     listing = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], capture_output=True, text=True)
     if listing.returncode != 0:
-        return []
-    tests = json.loads(listing.stdout).get("tests", [])
-    return sorted({test["command"][0] for test in tests if test.get("command")})
+        return {}
+    return {test["name"]: (test.get("command") or [None])[0] for test in json.loads(listing.stdout)["tests"]}
 
 
 def skip_reason(log_text, case):
@@ -112,6 +112,8 @@ def run_program(tally, program, logs, gtest_filter):
     failed = len(tally.failed) - failed_before
     if status != 0 and failed == 0:  # a sanitizer report or a crash after the last case
         tally.fails(f"{name} (status {status} although no case failed)", text)
+    elif count == 0 and not gtest_filter:
+        tally.fails(f"{name} ran no case", text)
     elif failed == 0:
         print(f"ok {name}: {count} cases ({time.monotonic() - begin:.1f} s)")
 
@@ -151,8 +153,11 @@ def main():
     programs = registered_programs(build)
     if not programs:
         tally.fails(f"no test program is registered in {build}; configure it first")
-    for program in programs:
-        run_program(tally, program, logs, options.filter)
+    for name, program in programs.items():
+        if program:
+            run_program(tally, program, logs, options.filter)
+        else:
+            tally.fails(f"the test program of room '{name}' is not built")
     if not options.filter and not options.no_fuzz:
         run_fuzzers(tally, logs)
 

@@ -6,8 +6,6 @@ import struct
 from dataclasses import dataclass
 from typing import Callable, Iterable, Sequence
 
-import numpy as np
-
 from . import blocks
 
 ALIGNMENT = 32
