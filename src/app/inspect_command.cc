@@ -21,7 +21,7 @@ std::string human_bytes(double bytes) {
     bytes /= 1024;
     unit = next;
   }
-  return fmt::format(bytes < 10 ? "{:.2f} {}" : "{:.1f} {}", bytes, unit);
+  return fmt::format("{:.{}f} {}", bytes, bytes < 10 ? 2 : 1, unit);
 }
 
 Result<OrderedJson> inspect(const InspectOptions& o) {

@@ -70,13 +70,21 @@ Result<int> logits(const LogitsOptions& o) {
     TRY(write_file_atomically(o.out, logits_safetensors(positions, values, vocab)));
     return 0;
   }
-  OrderedJson rows = OrderedJson::array();
+  // Written number by number: the shortest decimal that reads back as the same fp32 value, at most 9 digits.
+  fmt::memory_buffer text;
+  fmt::format_to(std::back_inserter(text), "{{\"positions\":[{}],\"logits\":[", fmt::join(positions, ","));
   for (int64_t r = 0; r < count; ++r) {
-    OrderedJson row = OrderedJson::array();
-    for (int64_t i = 0; i < vocab; ++i) row.push_back(json_float(values[static_cast<size_t>(r * vocab + i)]));
-    rows.push_back(std::move(row));
+    text.append(std::string_view(r == 0 ? "[" : ",["));
+    for (int64_t i = 0; i < vocab; ++i) {
+      const float value = values[static_cast<size_t>(r * vocab + i)];
+      if (i > 0) text.push_back(',');
+      if (std::isfinite(value)) fmt::format_to(std::back_inserter(text), "{}", value);
+      else text.append(std::string_view("null"));
+    }
+    text.push_back(']');
   }
-  std::cout << dump_json({{"positions", positions}, {"logits", std::move(rows)}}) << "\n";
+  text.append(std::string_view("]}\n"));
+  std::cout << std::string_view(text.data(), text.size()) << std::flush;
   return 0;
 }
 
