@@ -20,7 +20,8 @@ if ! command -v dpkg-query > /dev/null || ! command -v apt-get > /dev/null; then
 fi
 
 missing=()
-installed=" $(dpkg-query -W -f='${Package}:${db:Status-Status}\n' "${wanted[@]}" 2> /dev/null | tr '\n' ' ') "
+# dpkg-query fails when it does not know a package; what it did print counts.
+installed=" $({ dpkg-query -W -f='${Package}:${db:Status-Status}\n' "${wanted[@]}" 2> /dev/null || true; } | tr '\n' ' ') "
 for package in "${wanted[@]}"; do
   [[ "$installed" == *" $package:installed "* ]] || missing+=("$package")
 done
