@@ -41,8 +41,7 @@ def gguf():
     scalars = [("u8", 0, b"\xff"), ("i8", 1, b"\x80"), ("u16", 2, b"\xff\xff"), ("i16", 3, b"\0\x80"),
                ("u32", 4, b"\xff" * 4), ("i32", 5, b"\0\0\0\x80"), ("f32", 6, struct.pack("<f", 0.1)),
                ("bool", 7, b"\1"), ("text", 8, text("h\u00e9\n")), ("u64", 10, b"\xff" * 8),
-               ("i64", 11, b"\0" * 7 + b"\x80"),
-               ("f64", 12, struct.pack("<d", 0.1))]
+               ("i64", 11, b"\0" * 7 + b"\x80"), ("f64", 12, struct.pack("<d", 0.1))]
     sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
     arrays = [(f"a{kind}", 9, array(kind, 2, b"\1" * (2 * size))) for kind, size in sizes.items()]
     arrays += [("texts", 9, array(8, 3, text("a") + text("") + text("\u00e9"))), ("none", 9, array(8, 0, b""))]

@@ -411,9 +411,12 @@ struct BundleBuilder {
                              file_of(*twice), file_of(*std::next(twice)))};
   }
 
+  // A GGUF file without tensors is a tokenizer, which has its uses; safetensors without tensors are nothing.
   Status finish() {
-    if (bundle.tensors_.empty())
+    if (!bundle.tensors_.empty()) return {};
+    if (bundle.format_ == BundleFormat::kSafetensors)
       return Error{ErrorCode::kInvalidFile, fmt::format("{}: holds no tensors", bundle.path_.string())};
+    bundle.notes_.push_back("the file holds metadata and no tensors");
     return {};
   }
 };

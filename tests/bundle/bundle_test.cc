@@ -310,11 +310,12 @@ TEST(Bundle, OpensAGgufFileAndItsFolder) {
   EXPECT_EQ(open_sound(dir.path()).format(), BundleFormat::kSafetensors) << "safetensors come first in a folder";
 }
 
-// A file without tensors and a bare name without a folder.
+// A file of metadata alone opens, for its tokenizer; a shard's name on a whole model is noted.
 TEST(Bundle, GgufCornerCases) {
   const TempDir dir;
-  expect_error(Bundle::open(dir.write("v.gguf", GgufBuilder().u32("a", 1).build())), ErrorCode::kInvalidFile,
-               "holds no tensors", "v.gguf");
+  const Bundle vocabulary = open_sound(dir.write("v.gguf", GgufBuilder().u32("a", 1).build()));
+  EXPECT_EQ(vocabulary.metadata().at("a").as_int(), 1);
+  EXPECT_EQ(all_notes(vocabulary), "the file holds metadata and no tensors\n");
   const fs::path renamed = dir.write("m-00001-of-00002.gguf", GgufBuilder().tensor("a", {1}, 24, "x").build());
   EXPECT_NE(all_notes(open_sound(renamed)).find("the file's name is that of a shard"), std::string::npos);
 }
