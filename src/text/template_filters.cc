@@ -31,47 +31,6 @@ std::string_view stripped(std::string_view text) {
   return text;
 }
 
-// Digits between underscores are allowed, as in Python's int() and float().
-std::string without_underscores(std::string_view text) {
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto digit = [&](size_t k) { return k < text.size() && text[k] >= '0' && text[k] <= '9'; };
-    if (text[i] != '_' || i == 0 || !digit(i - 1) || !digit(i + 1)) plain += text[i];
-  }
-  return plain;
-}
-
-std::optional<double> parse_float(std::string_view raw) {
-  std::string text = without_underscores(stripped(raw));
-  if (text.starts_with('+')) text.erase(0, 1);
-  if (text.empty()) return std::nullopt;
-  double value = 0;
-  const auto end = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (end.ptr != text.data() + text.size() || end.ec == std::errc::invalid_argument) return std::nullopt;
-  return value;
-}
-
-std::optional<Int> parse_int(std::string_view raw, int base) {
-  std::string text = without_underscores(stripped(raw));
-  bool negative = false;
-  if (text.starts_with('+') || text.starts_with('-')) {
-    negative = text[0] == '-';
-    text.erase(0, 1);
-  }
-  if (text.size() > 2 && text[0] == '0') {
-    const char letter = static_cast<char>(text[1] | 0x20);
-    if ((letter == 'x' && base == 16) || (letter == 'o' && base == 8) || (letter == 'b' && base == 2)) text.erase(0, 2);
-  }
-  if (text.empty()) return std::nullopt;
-  Int value = 0;
-  for (const char c : text) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? (c | 0x20) - 'a' + 10 : 99;
-    if (digit >= base) return std::nullopt;
-    if (__builtin_mul_overflow(value, static_cast<Int>(base), &value) || __builtin_add_overflow(value, static_cast<Int>(digit), &value)) return std::nullopt;
-  }
-  return negative ? -value : value;
-}
-
 std::optional<Int> whole_part(double value) {
   if (std::isnan(value) || std::abs(value) > 1e37) return std::nullopt;
   return static_cast<Int>(value);
@@ -199,8 +158,8 @@ Value Interpreter::filter_number(const std::string& name, const Value& input, co
     const Value* base = (*slots)[1];
     const Int radix = base && base->is_integral() ? base->as_int() : 10;
     if (radix < 2 || radix > 36) return fail("the base of int must lie between 2 and 36");
-    if (const auto whole = parse_int(input.str(), static_cast<int>(radix))) return Value::integer(*whole);
-    const auto number = parse_float(input.str());
+    if (const auto whole = parse_int(stripped(input.str()), static_cast<int>(radix))) return Value::integer(*whole);
+    const auto number = parse_float(stripped(input.str()));
     const auto whole = number ? whole_part(*number) : std::nullopt;
     return whole ? Value::integer(*whole) : otherwise;
   }
@@ -209,7 +168,7 @@ Value Interpreter::filter_number(const std::string& name, const Value& input, co
     if (!slots) return {};
     if (input.is_undefined()) return fail(std::string(input.undefined_name()));
     if (input.is_number()) return Value::number(input.as_float());
-    const auto number = input.is_string() ? parse_float(input.str()) : std::nullopt;
+    const auto number = input.is_string() ? parse_float(stripped(input.str())) : std::nullopt;
     return number ? Value::number(*number) : (*slots)[0] ? *(*slots)[0] : Value::number(0);
   }
   if (name == "abs") {
@@ -493,8 +452,8 @@ Value Interpreter::filter_groupby(const Value& input, const Arguments& arguments
   for (size_t i = 0; i < keyed.size() && !failed(); ++i) {
     members.push_back(keyed[i].second);
     if (i + 1 < keyed.size() && equal(case_folded(keyed[i].first, sensitive), case_folded(keyed[i + 1].first, sensitive))) continue;
-    groups.push_back(make_pair(keyed[i + 1 - members.size()].first, make_list(std::move(members))));
-    members.clear();
+    const Value& key = keyed[i + 1 - members.size()].first;
+    groups.push_back(make_pair(key, make_list(std::exchange(members, {}))));
   }
   return make_list(std::move(groups));
 }

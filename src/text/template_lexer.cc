@@ -199,6 +199,13 @@ class Lexer {
   }
 
   Status number() {
+    if (source_[at_] == '0' && at_ + 1 < source_.size() && std::string_view("xXoObB").find(source_[at_ + 1]) != std::string_view::npos) {
+      size_t end = at_ + 2;
+      while (end < source_.size() && (is_name_part(source_[end]))) ++end;
+      add(TokenKind::kInteger, source_.substr(at_, end - at_));
+      at_ = end;
+      return {};
+    }
     const bool after_dot = at_ > 0 && source_[at_ - 1] == '.';  // x.0.1 is two subscripts
     size_t end = digits(at_);
     bool is_float = false;

@@ -16,7 +16,7 @@ constexpr std::string_view kStringMethods[] = {
     "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition",
     "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
     "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill"};
-constexpr std::string_view kListMethods[] = {"append", "copy", "count", "index"};
+constexpr std::string_view kListMethods[] = {"append", "copy", "count", "index", "pop"};
 constexpr std::string_view kTupleMethods[] = {"count", "index"};
 constexpr std::string_view kDictMethods[] = {"copy", "get", "items", "keys", "values"};
 
@@ -166,8 +166,17 @@ Value Interpreter::call_method(const Value& self, const std::string& name, const
 Value Interpreter::list_method(const Value& self, const std::string& name, const Arguments& arguments) {
   auto& items = self.list().items;
   if (name == "copy") return make_list(items, self.kind());
-  const auto slots = bind(arguments, name.c_str(), {"value"}, 1);
+  const auto slots = bind(arguments, name.c_str(), {"value"}, name == "pop" ? 0 : 1);
   if (!slots) return {};
+  if (name == "pop") {
+    const auto size = static_cast<Int>(items.size());
+    Int index = integer_in((*slots)[0]).value_or(-1);
+    if (index < 0) index += size;
+    if (index < 0 || index >= size) return fail("there is nothing to pop there");
+    Value popped = items[static_cast<size_t>(index)];
+    items.erase(items.begin() + static_cast<std::ptrdiff_t>(index));
+    return popped;
+  }
   const Value& value = *(*slots)[0];
   if (name == "append") {
     if (++objects_ > limits_.objects) return fail("a list grows too long");

@@ -19,10 +19,6 @@ Int floor_divide(Int a, Int b) {
   return (a % b != 0 && (a < 0) != (b < 0)) ? q - 1 : q;
 }
 
-bool is_ascii(std::string_view text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; });
-}
-
 }  // namespace
 
 Macro& Value::macro() const {
@@ -493,10 +489,10 @@ void Interpreter::print_json_string(MarkedText& out, const MarkedText& text, boo
   size_t done = 0;
   char escape[16];
   const std::string_view bytes = text.bytes;
-  const bool plain = !ascii || is_ascii(bytes);
+  const bool plain = !ascii;
   for (size_t at = 0; at < bytes.size();) {
     const auto byte = static_cast<unsigned char>(bytes[at]);
-    if (byte >= 0x20 && byte != '"' && byte != '\\' && (plain || byte < 0x80)) {
+    if (byte >= 0x20 && byte != '"' && byte != '\\' && (plain || byte < 0x7F)) {
       ++at;
       continue;
     }

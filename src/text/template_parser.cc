@@ -3,7 +3,6 @@
 #include "text/template_parser.h"
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
 
 #include "text/template_lexer.h"
@@ -219,8 +218,9 @@ class Parser {
 
   std::unique_ptr<Stmt> for_tag() {
     auto stmt = make_stmt(StmtKind::kFor);
+    if (is_name("loop")) return fail("'loop' cannot be the name of a for loop's item");
     stmt->target = target(/*may_be_attribute=*/false);
-    if (!expect_name("in")) return nullptr;
+    if (failed() || !expect_name("in")) return nullptr;
     stmt->exprs.push_back(tuple_or_expression(/*conditional=*/false));
     stmt->exprs.push_back(skip_name("if") ? expression() : nullptr);
     stmt->recursive = skip_name("recursive");
@@ -534,17 +534,17 @@ class Parser {
         return literal(Value::text(text), line);
       }
       case TokenKind::kInteger: {
-        int64_t value = 0;
-        const auto end = std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
-        if (end.ec != std::errc()) return fail("the number " + token.text + " is too large");
+        const char letter = token.text.size() > 1 ? static_cast<char>(token.text[1] | 0x20) : '\0';
+        const auto value = parse_int(token.text, letter == 'x' ? 16 : letter == 'o' ? 8 : letter == 'b' ? 2 : 10);
+        if (!value) return fail("'" + token.text + "' is not an integer, or too large");
         next();
-        return literal(Value::integer(value), line);
+        return literal(Value::integer(*value), line);
       }
       case TokenKind::kFloat: {
-        double value = 0;
-        std::from_chars(token.text.data(), token.text.data() + token.text.size(), value);
+        const auto value = parse_float(token.text);
+        if (!value) return fail("'" + token.text + "' is not a number");
         next();
-        return literal(Value::number(value), line);
+        return literal(Value::number(*value), line);
       }
       default: break;
     }

@@ -155,6 +155,54 @@ std::string format_float(double value) {
   return result + std::to_string(magnitude);
 }
 
+namespace {
+
+std::string without_underscores(std::string_view text) {
+  const auto digit = [&](size_t k) { return k < text.size() && text[k] >= '0' && text[k] <= '9'; };
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i)
+    if (text[i] != '_' || i == 0 || !digit(i - 1) || !digit(i + 1)) plain += text[i];
+  return plain;
+}
+
+}  // namespace
+
+std::optional<double> parse_float(std::string_view raw) {
+  std::string text = without_underscores(raw);
+  if (text.starts_with('+')) text.erase(0, 1);
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto parsed = std::from_chars(text.data(), end, value);
+  if (text.empty() || parsed.ptr != end || parsed.ec == std::errc::invalid_argument) return std::nullopt;
+  if (parsed.ec == std::errc::result_out_of_range) {
+    const bool tiny = text.find("e-") != std::string::npos || text.find("E-") != std::string::npos || text.find_first_of("eE") == std::string::npos;
+    value = tiny ? 0 : text[0] == '-' ? -HUGE_VAL : HUGE_VAL;
+  }
+  return value;
+}
+
+std::optional<Int> parse_int(std::string_view raw, int base) {
+  std::string text = without_underscores(raw);
+  bool negative = false;
+  if (text.starts_with('+') || text.starts_with('-')) {
+    negative = text[0] == '-';
+    text.erase(0, 1);
+  }
+  if (text.size() > 2 && text[0] == '0') {
+    const char letter = static_cast<char>(text[1] | 0x20);
+    if ((letter == 'x' && base == 16) || (letter == 'o' && base == 8) || (letter == 'b' && base == 2)) text.erase(0, 2);
+  }
+  if (text.empty()) return std::nullopt;
+  Int value = 0;
+  for (const char c : text) {
+    const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? (c | 0x20) - 'a' + 10 : 99;
+    if (digit >= base) return std::nullopt;
+    if (__builtin_mul_overflow(value, static_cast<Int>(base), &value)) return std::nullopt;
+    if (__builtin_add_overflow(value, static_cast<Int>(digit), &value)) return std::nullopt;
+  }
+  return negative ? -value : value;
+}
+
 const char* type_name(const Value& value) {
   switch (value.kind()) {
     case Kind::kUndefined: return "Undefined";

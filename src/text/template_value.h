@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -112,6 +113,11 @@ struct Method : Object {
 
 std::string format_float(double value);  // Python's repr: shortest digits, "1.0", "1e+16", "inf", "nan"
 std::string format_int(Int value);
+
+// Python's int(text, base) and float(text) without surrounding white space: digits may be joined by single underscores.
+// Nothing when `text` is no number; an integer beyond 127 bits is none either, a float beyond the range is infinite or zero.
+std::optional<Int> parse_int(std::string_view text, int base);
+std::optional<double> parse_float(std::string_view text);
 
 const char* type_name(const Value& value);  // as Python calls it: "str", "NoneType"
 
