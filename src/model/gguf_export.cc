@@ -71,15 +71,15 @@ bool storable(std::span<const float> values, QuantFormat format) {
 
 class Exporter {
  public:
-  Exporter(const Bundle& bundle, const ExportOptions& options, ThreadPool& pool)
-      : bundle_(bundle), options_(options), pool_(pool) {}
+  Exporter(const Bundle& bundle, const ExportOptions& options, ThreadPool& pool, uint64_t total_bytes)
+      : bundle_(bundle), options_(options), pool_(pool), total_(total_bytes) {}
 
   Status write(const PlannedTensor& tensor, QuantFormat format, GgufWriter& writer) {
-    report(tensor.name, 0, writer.file_bytes());
+    report(tensor.name, 0);
     if (tensor.verbatim) {
       const std::span<const std::byte> data = tensor.parts[0].tensor->data;
       TRY(writer.append(data));
-      report(tensor.name, data.size(), writer.file_bytes());
+      report(tensor.name, data.size());
       return {};
     }
     const int64_t slab = std::max<int64_t>(1, kSlabElements / tensor.cols());
@@ -90,7 +90,7 @@ class Exporter {
       TRY(is_copy(tensor, format) ? copy(tensor, begin, rows, packed_row)
                                   : encode(tensor, format, begin, rows, packed_row));
       TRY(writer.append(packed_));
-      report(tensor.name, packed_.size(), writer.file_bytes());
+      report(tensor.name, packed_.size());
     }
     for (const SourceRows& part : tensor.parts) bundle_.release(*part.tensor);
     return {};
@@ -128,16 +128,16 @@ class Exporter {
                     format_info(format).name)};
   }
 
-  void report(std::string_view tensor, uint64_t more, uint64_t total) {
+  void report(std::string_view tensor, uint64_t more) {
     done_ += more;
-    if (options_.progress) options_.progress({done_, total, tensor});
+    if (options_.progress) options_.progress({done_, total_, tensor});
   }
 
   const Bundle& bundle_;
   const ExportOptions& options_;
   ThreadPool& pool_;
   std::vector<std::byte> packed_;
-  uint64_t done_ = 0;
+  uint64_t done_ = 0, total_ = 0;
 };
 
 Error unknown_type(std::string_view name) {
@@ -210,7 +210,9 @@ Result<ExportReport> export_gguf(const Bundle& bundle, const std::filesystem::pa
     if (!tensor.verbatim) report.elements[formats.back()] += tensor.rows() * tensor.cols();
   }
   ASSIGN_OR_RETURN(GgufWriter writer, GgufWriter::create(output, file));
-  Exporter exporter(bundle, options, pool);
+  uint64_t data_bytes = 0;
+  for (const GgufTensorPlan& tensor : file.tensors) data_bytes += gguf_tensor_bytes(tensor);
+  Exporter exporter(bundle, options, pool, data_bytes);
   for (size_t i = 0; i < plan.tensors.size(); ++i) TRY(exporter.write(plan.tensors[i], formats[i], writer));
   report.file_bytes = writer.file_bytes();
   report.notes = std::move(plan.notes);

@@ -20,7 +20,7 @@
 namespace foretoken {
 
 struct ExportProgress {
-  uint64_t done_bytes, total_bytes;  // of the written file
+  uint64_t done_bytes, total_bytes;  // of tensor data written
   std::string_view tensor;           // being written
 };
 
