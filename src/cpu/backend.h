@@ -46,8 +46,8 @@ class CpuBackend final : public Backend {
  private:
   const KernelTable& kernels_;
   ThreadPool pool_;
-  Products products_;
   OperatorScratch scratch_;
+  Products products_;
 };
 
 }  // namespace foretoken::cpu

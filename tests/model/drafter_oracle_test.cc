@@ -6,14 +6,14 @@
 #include "model/dflash.h"
 #include "model/mtp.h"
 #include "support/drafting.h"
-#include "support/loaded_bundle.h"
 #include "support/reference_values.h"
 #include "support/shared.h"
+#include "support/test_model.h"
 
 namespace foretoken {
 namespace {
 
-using test::value_of;
+using test::value_or_throw;
 
 constexpr float kClear = 0.02f;  // margins below it may fall either way in another summation order
 
@@ -32,9 +32,9 @@ class DrafterOracleTest : public ::testing::TestWithParam<std::pair<const char*,
 TEST_P(DrafterOracleTest, MtpLogitsAndChains) {
   const auto [model, oracle] = GetParam();
   FORETOKEN_NEEDS_SHARED(std::string("oracle/") + oracle + "_dev.json");
-  const auto m = test::load_bundle(test::shared_dir() / "models" / model);
+  const auto m = test::load_model(test::shared_dir() / "models" / model);
   ASSERT_TRUE(inspect_mtp(m->bundle, m->config).complete);
-  const MtpWeights weights = value_of(load_mtp(m->bundle, m->config, *m->backend));
+  const MtpWeights weights = value_or_throw(load_mtp(m->bundle, m->config, *m->backend));
   MtpHead head(m->config, m->weights, weights, *m->backend, {.kv_format = KvFormat::kF32});
   const Json values = test::read_json(test::shared_dir() / "oracle" / (std::string(oracle) + "_dev.json"));
   const auto tensors = test::read_tensors(test::shared_dir() / "oracle" / (std::string(oracle) + "_dev.safetensors"));
@@ -77,12 +77,12 @@ TEST_P(DrafterOracleTest, MtpLogitsAndChains) {
 TEST_P(DrafterOracleTest, DflashBlocks) {
   const auto [model, oracle] = GetParam();
   FORETOKEN_NEEDS_SHARED(std::string("oracle/") + oracle + "_dev.json");
-  const auto m = test::load_bundle(test::shared_dir() / "models" / model);
-  const Bundle drafter_bundle = value_of(Bundle::open(test::shared_dir() / "models" / model / "dflash2"));
+  const auto m = test::load_model(test::shared_dir() / "models" / model);
+  const Bundle drafter_bundle = value_or_throw(Bundle::open(test::shared_dir() / "models" / model / "dflash2"));
   const DrafterStatus status = inspect_drafter(drafter_bundle, m->config);
   ASSERT_TRUE(status.fits) << status.reason;
   EXPECT_EQ(status.kind, DrafterKind::kDflash2);
-  const auto drafter = value_of(DflashModel::load(drafter_bundle, m->config, m->weights, *m->backend, {.kv_format = KvFormat::kF32}));
+  const auto drafter = value_or_throw(DflashModel::load(drafter_bundle, m->config, m->weights, *m->backend, {.kv_format = KvFormat::kF32}));
   const Json values = test::read_json(test::shared_dir() / "oracle" / (std::string(oracle) + "_dev.json"));
   const auto tensors = test::read_tensors(test::shared_dir() / "oracle" / (std::string(oracle) + "_dev.safetensors"));
   double worst_hidden = 0, worst_unary = 0, worst_score = 0;
@@ -146,10 +146,10 @@ TEST_P(DrafterOracleTest, DflashBlocks) {
 TEST_P(DrafterOracleTest, BeyondTheWindow) {
   const auto [model, oracle] = GetParam();
   FORETOKEN_NEEDS_SHARED(std::string("oracle/") + oracle + "_dev_long.json");
-  const auto m = test::load_bundle(test::shared_dir() / "models" / model);
-  const Bundle drafter_bundle = value_of(Bundle::open(test::shared_dir() / "models" / model / "dflash2"));
-  const auto drafter = value_of(DflashModel::load(drafter_bundle, m->config, m->weights, *m->backend, {.kv_format = KvFormat::kF32}));
-  const MtpWeights weights = value_of(load_mtp(m->bundle, m->config, *m->backend));
+  const auto m = test::load_model(test::shared_dir() / "models" / model);
+  const Bundle drafter_bundle = value_or_throw(Bundle::open(test::shared_dir() / "models" / model / "dflash2"));
+  const auto drafter = value_or_throw(DflashModel::load(drafter_bundle, m->config, m->weights, *m->backend, {.kv_format = KvFormat::kF32}));
+  const MtpWeights weights = value_or_throw(load_mtp(m->bundle, m->config, *m->backend));
   MtpHead head(m->config, m->weights, weights, *m->backend, {.kv_format = KvFormat::kF32});
   const Json values = test::read_json(test::shared_dir() / "oracle" / (std::string(oracle) + "_dev_long.json"));
   const auto tensors = test::read_tensors(test::shared_dir() / "oracle" / (std::string(oracle) + "_dev_long.safetensors"));

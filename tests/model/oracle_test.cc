@@ -5,9 +5,10 @@
 #include <cmath>
 #include <numeric>
 
-#include "support/loaded_bundle.h"
+#include "decode/generation.h"
 #include "support/reference_values.h"
 #include "support/shared.h"
+#include "support/test_model.h"
 
 namespace foretoken {
 namespace {
@@ -34,7 +35,7 @@ TEST_P(OracleTest, LogitsStateAndGreedyContinuation) {
   FORETOKEN_NEEDS_SHARED(std::string("oracle/") + oracle + ".json");
   const Json values = test::read_json(test::shared_dir() / "oracle" / (std::string(oracle) + ".json"));
   const auto tensors = test::read_tensors(test::shared_dir() / "oracle" / (std::string(oracle) + ".safetensors"));
-  const auto m = test::load_bundle(test::shared_dir() / "models" / model);
+  const auto m = test::load_model(test::shared_dir() / "models" / model);
   const int vocab = m->config.vocab;
   const DeltaShape& d = m->config.delta;
   const int ratio = d.value_heads / d.key_heads;
