@@ -304,7 +304,8 @@ TEST_P(DflashLanes, QuantisedAtLoad) {
   EXPECT_GE(kept, a.slots - 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, DflashLanes, ::testing::Values("dflash1", "dspark", "dflash2"));
+INSTANTIATE_TEST_SUITE_P(Kinds, DflashLanes, ::testing::Values("dflash1", "dspark", "dflash2"),
+                         [](const auto& info) { return std::string(info.param); });
 
 // A window that begins anywhere: rows older than it are never read, so a lane restarted at the window's first position drafts the
 // bits of a lane that saw everything; with less it drafts something else, and still works.
@@ -329,9 +330,6 @@ TEST(DflashWindow, MayBeginAnywhere) {
     EXPECT_EQ(same_bits(bits, expected), begin <= n - reach) << "begin " << begin;
     for (const float v : bits) ASSERT_TRUE(std::isfinite(v));
   }
-  // The second row of a block sees one context row less than the first: with the first row's oldest alone missing, only that row
-  // and what it feeds change, which the comparison above relies on.
-  EXPECT_EQ(f.model->config().window[0], 16);
 }
 
 // A context far longer than the ring: the pages stop growing, and the draft is that of the last rows.
@@ -376,7 +374,9 @@ TEST(DflashWindow, RoundedContext) {
     const DflashDraft& draft = f.draft(*lane, rows[0], static_cast<int>(rows.size()));
     const float worst = worst_difference(values_of(draft.hidden), std::span(hidden.values).subspan(static_cast<size_t>(hidden.row_elements())));
     EXPECT_LT(worst, tolerance);
-    if (format != KvFormat::kF32) EXPECT_GT(worst, 1e-4f);
+    if (format != KvFormat::kF32) {
+      EXPECT_GT(worst, 1e-4f);
+    }
   }
 }
 
