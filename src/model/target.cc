@@ -6,7 +6,8 @@
 namespace foretoken {
 
 TargetModel::TargetModel(const ModelConfig& config, const Weights& weights, Backend& backend, const TargetOptions& options)
-    : config_(config), weights_(weights), backend_(backend), options_(options), pages_(config.kv_layout(options.kv_format)) {
+    : config_(config), weights_(weights), backend_(backend), options_(options), pages_(config.kv_layout(options.kv_format)),
+      attention_mixer_(config, backend) {
   CHECK(options.max_rows >= 1);
   CHECK(weights.layers.size() == static_cast<size_t>(config.layers));
 }
@@ -28,20 +29,20 @@ ForwardResult TargetModel::forward(const Batch& batch, std::span<LaneState* cons
           std::copy_n(x.f32(r), hidden, taps.f32(r) + static_cast<int64_t>(i) * hidden);
   };
 
-  rotary_table_ = rotary_.rows(rows, config_.rotary.rotary_dim());
-  backend_.rotary_table(batch.inputs, config_.rotary, rotary_table_);
+  const View rotary = rotary_.rows(rows, config_.rotary.rotary_dim());
+  backend_.rotary_table(batch.inputs, config_.rotary, rotary);
   backend_.embed(batch.inputs, weights_.embedding, x);
   tap(-1);
   for (int layer = 0; layer < config_.layers; ++layer) {
     const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
     const int index = config_.kind_index(layer);
     backend_.rms_norm(x, w.mixer_norm, config_.norm_epsilon, h);
-    if (config_.is_attention(layer)) attention_mixer(w.attention(), batch, index, h, mixed);
+    const AttentionMemory memory{batch, page_tables_, pages_.layout(), index};
+    if (config_.is_attention(layer)) attention_mixer_.run(w.attention(), rotary, memory, h, mixed);
     else delta_mixer(w.delta(), batch, index, h, mixed);
     backend_.add(mixed, x);
     backend_.rms_norm(x, w.ffn_norm, config_.norm_epsilon, h);
-    if (config_.is_sparse(layer)) backend_.moe(h, config_.moe, w.experts(), mixed);
-    else backend_.gated_ffn(h, w.dense(), mixed);
+    feed_forward(backend_, config_, w, h, mixed);
     backend_.add(mixed, x);
     tap(layer);
   }
@@ -68,17 +69,6 @@ void TargetModel::delta_mixer(const DeltaWeights& w, const Batch& batch, int ind
   backend_.delta_rule(conv, packed.columns(channels + value, packed.cols), w.decay_rate, w.dt_bias, d, batch, delta_memory_, core);
   backend_.gated_norm(core, packed.columns(channels, channels + value), w.norm, config_.norm_epsilon,
                       config_.sigmoid_output_gate, core);
-  backend_.linear(core, *w.out_proj, out);
-}
-
-void TargetModel::attention_mixer(const AttentionWeights& w, const Batch& batch, int index, View h, View out) {
-  const AttentionShape& a = config_.attention;
-  const View packed = packed_.rows(h.rows, a.packed_columns());
-  const View queries = queries_.rows(h.rows, a.query_heads * a.head_dim), core = core_.rows(h.rows, a.query_heads * a.head_dim);
-
-  backend_.linear(h, *w.in_proj, packed);  // per head q, gate | k | v
-  backend_.attention_inputs(packed, w.q_norm, w.k_norm, rotary_table_, a, batch, page_tables_, pages_.layout(), index, queries);
-  backend_.attention(queries, packed, a, batch, page_tables_, pages_.layout(), index, core);
   backend_.linear(core, *w.out_proj, out);
 }
 
@@ -129,12 +119,6 @@ void TargetModel::commit(LaneState& lane, std::span<const int> path) {
   backend_.commit_kv(lane.pages(), pages_.layout(), lane.length_, path);
   lane.length_ += static_cast<int64_t>(path.size());
   lane.pending_rows_ = lane.pending_settled_ = 0;
-}
-
-View TargetModel::Scratch::rows(int64_t rows, int64_t cols) {
-  const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
-  if (memory.size() < bytes) memory = Buffer(bytes);
-  return memory.view(rows, cols);
 }
 
 }  // namespace foretoken

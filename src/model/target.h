@@ -5,6 +5,7 @@
 #include <memory>
 #include <span>
 
+#include "model/blocks.h"
 #include "model/config.h"
 #include "model/state.h"
 #include "model/weights.h"
@@ -47,7 +48,6 @@ class TargetModel {
 
  private:
   void delta_mixer(const DeltaWeights& w, const Batch& batch, int index, View h, View out);
-  void attention_mixer(const AttentionWeights& w, const Batch& batch, int index, View h, View out);
   void prepare(const Batch& batch, std::span<LaneState* const> lanes, std::span<const int> tap_layers);
 
   const ModelConfig& config_;
@@ -56,12 +56,8 @@ class TargetModel {
   TargetOptions options_;
   PagePool pages_;
 
-  struct Scratch {
-    Buffer memory;
-    View rows(int64_t rows, int64_t cols);  // grows when needed
-  };
-  Scratch x_, h_, mixed_, packed_, conv_, core_, queries_, rotary_, hidden_, last_, logits_, taps_;
-  View rotary_table_;
+  AttentionMixer attention_mixer_;
+  Scratch x_, h_, mixed_, packed_, conv_, core_, rotary_, hidden_, last_, logits_, taps_;
   std::vector<PageTable> page_tables_;
   std::vector<DeltaMemory> delta_memory_;
   std::span<LaneState* const> lanes_;

@@ -45,6 +45,7 @@ struct LayerWeights {
   std::variant<DeltaWeights, AttentionWeights> mixer;
   std::variant<ExpertWeights, MoeWeights> ffn;
 
+  bool is_sparse() const { return std::holds_alternative<MoeWeights>(ffn); }
   const DeltaWeights& delta() const { return std::get<DeltaWeights>(mixer); }
   const AttentionWeights& attention() const { return std::get<AttentionWeights>(mixer); }
   const ExpertWeights& dense() const { return std::get<ExpertWeights>(ffn); }

@@ -1,0 +1,22 @@
+// The two steps of a layer that more than one model runs.
+#include "model/blocks.h"
+
+namespace foretoken {
+
+void AttentionMixer::run(const AttentionWeights& w, View rotary, const AttentionMemory& m, View h, View out) {
+  const AttentionShape& a = config_.attention;
+  const View packed = packed_.rows(h.rows, a.packed_columns());
+  const View queries = queries_.rows(h.rows, a.query_heads * a.head_dim), core = core_.rows(h.rows, a.query_heads * a.head_dim);
+
+  backend_.linear(h, *w.in_proj, packed);  // per head q, gate | k | v
+  backend_.attention_inputs(packed, w.q_norm, w.k_norm, rotary, a, m.batch, m.pages, m.layout, m.layer, queries);
+  backend_.attention(queries, packed, a, m.batch, m.pages, m.layout, m.layer, core);
+  backend_.linear(core, *w.out_proj, out);
+}
+
+void feed_forward(Backend& backend, const ModelConfig& config, const LayerWeights& w, View h, View out) {
+  if (w.is_sparse()) backend.moe(h, config.moe, w.experts(), out);
+  else backend.gated_ffn(h, w.dense(), out);
+}
+
+}  // namespace foretoken

@@ -1,0 +1,51 @@
+// What the trunk and the MTP head have in common: the gated attention mixer and the feed-forward step of a layer, over any pages.
+// It knows nothing of lanes' recurrent state. Source: docs/model.md sections 5 and 7.
+#pragma once
+
+#include <span>
+
+#include "model/config.h"
+#include "model/weights.h"
+
+namespace foretoken {
+
+// fp32 working memory that grows to the largest request; a view stays valid until the next request.
+class Scratch {
+ public:
+  View rows(int64_t rows, int64_t cols) {
+    const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
+    if (memory_.size() < bytes) memory_ = Buffer(bytes);
+    return memory_.view(rows, cols);
+  }
+
+ private:
+  Buffer memory_;
+};
+
+// Where the rows of one pass keep K and V: one page table per lane of `batch`; `layer` is an index into `layout`.
+struct AttentionMemory {
+  const Batch& batch;
+  std::span<const PageTable> pages;
+  const KvLayout& layout;
+  int layer = 0;
+};
+
+// Gated attention with its working memory, which all layers of a model share.
+class AttentionMixer {
+ public:
+  // `config` and `backend` must outlive the mixer.
+  AttentionMixer(const ModelConfig& config, Backend& backend) : config_(config), backend_(backend) {}
+
+  // out = attention of h [rows, hidden]; K and V of the rows go to their slots. `rotary` [rows, rotary_dim].
+  void run(const AttentionWeights& w, View rotary, const AttentionMemory& memory, View h, View out);
+
+ private:
+  const ModelConfig& config_;
+  Backend& backend_;
+  Scratch packed_, queries_, core_;
+};
+
+// out = feed-forward of h, dense or sparse as `w` holds it.
+void feed_forward(Backend& backend, const ModelConfig& config, const LayerWeights& w, View h, View out);
+
+}  // namespace foretoken
