@@ -7,12 +7,12 @@
 
 namespace foretoken {
 
-std::string_view drafter_name(DrafterKind kind) {
+std::string_view route_name(Route kind) {
   switch (kind) {
-    case DrafterKind::kCopy: return "copy";
-    case DrafterKind::kMtp: return "mtp";
-    case DrafterKind::kBlock: return "dflash";
-    case DrafterKind::kScripted: return "scripted";
+    case Route::kCopy: return "copy";
+    case Route::kMtp: return "mtp";
+    case Route::kBlock: return "dflash";
+    case Route::kScripted: return "scripted";
   }
   return "";
 }
@@ -30,7 +30,7 @@ void Proposal::link(int node, int parent) {
   branches_ += parent != node - 1;
 }
 
-int Proposal::add(TokenId token, int parent, float probability, DrafterKind by, int rank) {
+int Proposal::add(TokenId token, int parent, float probability, Route by, int rank) {
   CHECK(parent >= -1);
   CHECK(parent < size());
   const uint8_t bit = static_cast<uint8_t>(1u << static_cast<int>(by));
@@ -68,11 +68,11 @@ struct Union {
     TokenId token;
     float doubt;  // product over its drafters of (1 - probability)
     int rank;
-    DrafterKind by;
+    Route by;
     uint8_t drafters;
     std::vector<int> children;
   };
-  std::vector<Node> nodes = {Node{.token = -1, .doubt = 0, .rank = 0, .by = DrafterKind::kScripted, .drafters = 0, .children = {}}};
+  std::vector<Node> nodes = {Node{.token = -1, .doubt = 0, .rank = 0, .by = Route::kScripted, .drafters = 0, .children = {}}};
 
   int child(int node, TokenId token) const {
     for (const int c : nodes[static_cast<size_t>(node)].children)
@@ -128,8 +128,8 @@ Proposal merge(std::span<const Draft> drafts, const MergeLimits& limits) {
   const auto take = [&](int node, int parent) {
     const Union::Node& n = all.nodes[static_cast<size_t>(node)];
     const int added = proposal.add(n.token, parent, 1.0f - n.doubt, n.by, n.rank);
-    for (int kind = 0; kind < kDrafterKinds; ++kind)
-      if (n.drafters >> kind & 1) proposal.add(n.token, parent, 1.0f - n.doubt, static_cast<DrafterKind>(kind), n.rank);
+    for (int kind = 0; kind < kRoutes; ++kind)
+      if (n.drafters >> kind & 1) proposal.add(n.token, parent, 1.0f - n.doubt, static_cast<Route>(kind), n.rank);
     return added;
   };
 

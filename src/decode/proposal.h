@@ -12,9 +12,9 @@
 
 namespace foretoken {
 
-enum class DrafterKind : uint8_t { kCopy, kMtp, kBlock, kScripted };
-inline constexpr int kDrafterKinds = 4;
-std::string_view drafter_name(DrafterKind kind);  // "copy", "mtp", "dflash", "scripted"
+enum class Route : uint8_t { kCopy, kMtp, kBlock, kScripted };
+inline constexpr int kRoutes = 4;
+std::string_view route_name(Route kind);  // "copy", "mtp", "dflash", "scripted"
 
 // Most proposed nodes of one cycle; with the anchor they fit a lane's tape.
 inline constexpr int kMaxNodes = 64;
@@ -28,7 +28,7 @@ struct DraftNode {
   int rank = 0;
 };
 struct Draft {
-  DrafterKind by = DrafterKind::kScripted;
+  Route by = Route::kScripted;
   std::vector<DraftNode> nodes;
 
   int add(TokenId token, int parent, float probability, int rank = 0) {
@@ -43,7 +43,7 @@ class Proposal {
  public:
   // Node `i` follows node `parent` (-1: the anchor), which must exist already. A child that is there already is shared: its
   // drafters are joined and its index returned.
-  int add(TokenId token, int parent, float probability = 1.0f, DrafterKind by = DrafterKind::kScripted, int rank = 0);
+  int add(TokenId token, int parent, float probability = 1.0f, Route by = Route::kScripted, int rank = 0);
 
   int size() const { return static_cast<int>(nodes_.size()); }
   bool empty() const { return nodes_.empty(); }
@@ -53,8 +53,8 @@ class Proposal {
   int rank(int node) const { return at(node).rank; }
   float probability(int node) const { return at(node).probability; }  // given its parent
   float cumulative(int node) const { return at(node).cumulative; }    // of the whole path down to it
-  DrafterKind by(int node) const { return at(node).by; }              // who proposed it first: counters go there
-  bool proposed_by(int node, DrafterKind kind) const { return at(node).drafters >> static_cast<int>(kind) & 1; }
+  Route by(int node) const { return at(node).by; }              // who proposed it first: counters go there
+  bool proposed_by(int node, Route kind) const { return at(node).drafters >> static_cast<int>(kind) & 1; }
 
   // The child of `node` (-1: the anchor) that carries `token`, or -1. Siblings are few, so this is a short walk.
   int child(int node, TokenId token) const;
@@ -74,8 +74,8 @@ class Proposal {
     float probability, cumulative;
     int depth, rank;
     int first_child, next_sibling;
-    DrafterKind by;
-    uint8_t drafters;  // bit per DrafterKind
+    Route by;
+    uint8_t drafters;  // bit per Route
   };
   const Node& at(int node) const { return nodes_[static_cast<size_t>(node)]; }
   void link(int node, int parent);

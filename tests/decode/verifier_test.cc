@@ -215,7 +215,7 @@ TEST(Proposal, MergeIsBestFirstOverTheUnion) {
     TestRandom random(seed);
     std::vector<Draft> drafts(static_cast<size_t>(1 + random.below(3)));
     for (size_t d = 0; d < drafts.size(); ++d) {
-      drafts[d].by = static_cast<DrafterKind>(d);
+      drafts[d].by = static_cast<Route>(d);
       const int nodes = 1 + random.below(20);
       for (int i = 0; i < nodes; ++i) {
         const int parent = random.below(i + 1) - 1;
