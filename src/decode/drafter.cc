@@ -47,8 +47,9 @@ void normalise(std::vector<RankedCandidate>& ranked) {
 void rank_candidates(std::span<const ScoredCandidate> candidates, const SamplingParams& sampling, const TokenCounts* counts,
                      std::span<const TokenId> path, int64_t position, std::vector<RankedCandidate>& ranked) {
   ranked.clear();
-  for (const ScoredCandidate& c : candidates)
-    if (const float l = adjusted(c, sampling, counts, path); std::isfinite(l)) ranked.push_back({c.token, l, 0});
+  for (size_t i = 0; i < candidates.size(); ++i)
+    if (const float l = adjusted(candidates[i], sampling, counts, path); std::isfinite(l))
+      ranked.push_back({candidates[i].token, static_cast<int>(i), l, 0});
   if (ranked.empty()) return;
   std::sort(ranked.begin(), ranked.end(), better);
   if (sampling.greedy()) return normalise(ranked);

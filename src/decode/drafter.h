@@ -78,6 +78,7 @@ std::unique_ptr<Drafter> make_block_drafter(DflashModel& model);
 // penalties counted along the drafted path. Fills `ranked` best first with estimates of what the target will pick.
 struct RankedCandidate {
   TokenId token;
+  int index;          // of `candidates`
   float key;          // filtered score, noise included
   float probability;
 };

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "decode/rows.h"
 #include "decode/sampling.h"
 #include "decode/verifier.h"
 #include "model/target.h"
@@ -71,11 +72,5 @@ class Generation {
 // when `visit` asked to stop.
 bool run_prompt(TargetModel& target, LaneState& lane, std::span<const TokenId> prompt, int chunk, std::span<const int64_t> wanted,
                 const std::function<bool(int64_t first, int64_t rows, const ForwardResult&)>& visit);
-
-// The row input of a text token at sequence index `position`.
-inline RowInput text_row(TokenId token, int64_t position) {
-  const int32_t p = static_cast<int32_t>(position);
-  return {.token = token, .embedding = nullptr, .position = {p, p, p}};
-}
 
 }  // namespace foretoken
