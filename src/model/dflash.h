@@ -3,67 +3,20 @@
 // drafter's configuration. It does not choose a proposal and cannot emit. Source: docs/drafters.md.
 #pragma once
 
-#include <filesystem>
 #include <memory>
 #include <span>
-#include <string>
-#include <string_view>
 #include <vector>
 
 #include "model/blocks.h"
+#include "model/dflash_config.h"
+#include "model/dflash_weights.h"
 #include "model/state.h"
 
 namespace foretoken {
 
-enum class DrafterKind : uint8_t { kNone, kDflash, kDflash2, kDspark };
-std::string_view drafter_kind_name(DrafterKind kind);  // "none", "dflash", "dflash2", "dspark"
-
-struct DflashConfig {
-  DrafterKind kind = DrafterKind::kNone;
-  int layers = 0, hidden = 0, ffn_width = 0, vocab = 0;
-  int query_heads = 0, kv_heads = 0, head_dim = 0;
-  float norm_epsilon = 1e-6f;
-  RotarySpec rotary;               // full width
-  std::vector<int> window;         // [layers]: context positions p with position(row) - p < window are visible; 0: all
-  std::vector<bool> causal;        // [layers]: rows see only earlier rows of their block
-  int block_size = 0;              // most rows of one block, the anchor's included
-  TokenId mask_token = -1;
-  std::vector<int> taps;           // target layers whose output is fused, in the order of the fused vector
-  int target_layers = 0;           // declared; 0: unknown
-  float embedding_scale = 1.0f;    // of the block's input rows
-  float output_multiplier = 1.0f;  // of the logits, before the soft cap
-  float softcap = 0.0f;            // logits become c * tanh(logits / c); 0: none
-  int conv_taps = 0, conv_group = 0;  // DFlash 2; 0: no convolutions
-  int selector_rank = 0;           // DFlash 2: rank of the transition scores; DSpark: of its Markov head; 0: none
-  int top_k = 16;                  // candidates per slot
-  bool anchor_predicts = false;    // DSpark: the anchor's own row guesses the next token, so r rows give r slots
-  bool has_confidence = false;     // DSpark: a confidence head is present
-
-  // Reads and validates. The kind follows the tensors that are there, not the declared name. Errors are kInvalidFile or
-  // kUnsupported, one sentence.
-  static Result<DflashConfig> from_bundle(const Bundle& bundle, const ModelConfig& target);
-
-  int slots(int rows) const { return anchor_predicts ? rows : rows - 1; }  // guesses of a block of `rows` rows
-  int min_rows() const { return anchor_predicts ? 1 : 2; }
-  int max_slots() const { return slots(block_size); }
-  // The most context positions before an anchor that any row can see, or -1 when a layer sees all.
-  int64_t context_reach() const;
-};
-
-// Whether a drafter can serve a target, judged from headers only. Never an error, always a reason.
-struct DrafterStatus {
-  DrafterKind kind = DrafterKind::kNone;
-  bool fits = false;
-  std::string reason;  // one clause
-};
-DrafterStatus inspect_drafter(const Bundle& drafter, const ModelConfig& target);
-// `path`: a folder or a .gguf file; a bundle that cannot be opened is a reason too.
-DrafterStatus inspect_drafter(const std::filesystem::path& path, const ModelConfig& target);
-
 struct DflashOptions {
   bool quantize = false;                 // matrices to Q8_0 at load when they are stored as floats
   KvFormat kv_format = KvFormat::kBF16;  // of the context K/V
-  int max_rows = 512;                    // rows of one call, context or block
 };
 
 // The context K/V of one lane in every drafter layer: positions [first, end). Sliding layers keep a ring of the rows their window
@@ -138,13 +91,12 @@ class DflashModel {
   // must outlive the model. Fails with inspect_drafter's reason when the drafter does not fit.
   static Result<std::unique_ptr<DflashModel>> load(const Bundle& bundle, const ModelConfig& target, const Weights& trunk,
                                                    Backend& backend, const DflashOptions& options);
-  ~DflashModel();
 
-  const DflashConfig& config() const;
-  const DflashOptions& options() const;
-  size_t packed_bytes() const;
-  PagePool& pages();
-  std::unique_ptr<DflashLane> make_lane();
+  const DflashConfig& config() const { return config_; }
+  const DflashOptions& options() const { return options_; }
+  size_t packed_bytes() const { return weights_.packed_bytes(); }
+  PagePool& pages() { return pages_; }
+  std::unique_ptr<DflashLane> make_lane() { return std::unique_ptr<DflashLane>(new DflashLane(config_, pages_)); }
 
   // Fuses the tapped rows of committed tokens and appends their K/V, once per token. features [any rows, taps * hidden]:
   // ForwardResult::taps of a pass that tapped config().taps.
@@ -154,9 +106,32 @@ class DflashModel {
   std::span<const DflashDraft> draft(std::span<const DflashBlock> blocks);
 
  private:
-  struct Parts;
-  explicit DflashModel(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  DflashModel(const ModelConfig& target, const Weights& trunk, Backend& backend, const DflashOptions& options,
+              DflashConfig config, DflashWeights weights);
+  BlockShape shape(int layer) const;
+  void mixer(int layer, View h, View out);
+  template <class Sublayer>
+  void convolved(const DflashConvolution& w, int layer, View h, View out, Sublayer sublayer);
+  void take_candidates(View hidden, View logits, std::span<const DflashBlock> blocks);
+  void lattice_of(View weights, int first_slot, TokenId anchor);
+  void markov_walk(View hidden, View logits, int first_slot, int count, TokenId anchor);
+
+  const ModelConfig& target_;
+  const Weights& trunk_;
+  Backend& backend_;
+  const DflashOptions options_;
+  const DflashConfig config_;
+  const DflashWeights weights_;
+  PagePool pages_;  // layouts of one layer: every drafter layer has its own pages
+
+  std::vector<RowInput> inputs_;
+  std::vector<int> rows_;
+  std::vector<std::vector<BlockLane>> block_lanes_;  // [layer][lane of the pass]
+  Scratch features_, x_, h_, mixed_, delta_, before_, after_, queries_, kv_, core_, rotary_, hidden_, logits_;
+  Scratch selector_, predecessors_, successors_, markov_, unary_memory_, edges_memory_, confidence_memory_;
+  View rotary_table_, unary_, edges_, confidence_;  // of the call: [slots, top_k], [slots * top_k, top_k], [slots, 1]
+  std::vector<TokenId> candidates_;
+  std::vector<DflashDraft> drafts_;
 };
 
 }  // namespace foretoken

@@ -6,15 +6,10 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/tensor_table.h"
+
 namespace foretoken {
 namespace {
-
-// Rows [begin, begin + rows) of a stored matrix, in the order given. A fused or three-dimensional tensor yields several slices.
-struct Slice {
-  const TensorInfo* tensor = nullptr;
-  int64_t begin = 0, rows = 0, cols = 0;
-  std::vector<int32_t> row_order, column_order;
-};
 
 // ---- Orders. HF groups value heads by key head (kh * r + j); ours, as in GGUF, is tiled (j * key_heads + kh).
 
@@ -58,9 +53,9 @@ std::vector<int32_t> next_ba_order(const DeltaShape& s) {
 
 // ---- Access to one bundle under one naming.
 
-class Source {
+class Source : public TensorTable {
  public:
-  Source(const Bundle& bundle, const ModelConfig& config) : bundle_(bundle), config_(config) {
+  Source(const Bundle& bundle, const ModelConfig& config) : TensorTable(bundle), config_(config) {
     gguf_ = bundle.format() == BundleFormat::kGguf;
     if (gguf_) return;
     for (const char* prefix : {"model.language_model.", "language_model.model.", "model."})
@@ -82,7 +77,6 @@ class Source {
   }
 
   bool gguf() const { return gguf_; }
-  const Bundle& bundle() const { return bundle_; }
   const ModelConfig& config() const { return config_; }
   bool norms_are_full() const { return norms_are_full_; }
   const std::string& mtp_prefix() const { return mtp_; }
@@ -90,49 +84,12 @@ class Source {
   std::string embedding() const { return gguf_ ? "token_embd.weight" : prefix_ + "embed_tokens.weight"; }
   std::string head() const { return gguf_ ? "output.weight" : head_.empty() ? "lm_head.weight" : head_; }
   std::string final_norm() const { return gguf_ ? "output_norm.weight" : prefix_ + "norm.weight"; }
-  bool any_with(std::string_view prefix) const {
-    for (const TensorInfo& t : bundle_.tensors())
-      if (t.name.starts_with(prefix)) return true;
-    return false;
-  }
-
-  Error fault(const std::string& name, std::string_view what) const {
-    return {ErrorCode::kInvalidFile, fmt::format("{}: tensor {} {}", bundle_.path().string(), name, what)};
-  }
-
-  // A tensor of exactly `elements` elements whose rows have `cols` elements, of a type we run.
-  Result<const TensorInfo*> tensor(const std::string& name, int64_t elements, int64_t cols) const {
-    const TensorInfo* t = bundle_.find(name);
-    if (!t) return fault(name, "is missing");
-    if (!t->format)
-      return Error{ErrorCode::kUnsupported,
-                   fmt::format("{}: tensor {} is stored as {}, which this program does not run yet", bundle_.path().string(),
-                               name, t->stored_type)};
-    if (t->elements() != elements || (t->cols() != cols && !(is_float_format(*t->format))))
-      return fault(name, fmt::format("has {} elements in rows of {}, expected {} in rows of {}", t->elements(), t->cols(),
-                                     elements, cols));
-    return t;
-  }
-
-  Result<Slice> matrix(const std::string& name, int64_t rows, int64_t cols) const {
-    ASSIGN_OR_RETURN(const TensorInfo* t, tensor(name, rows * cols, cols));
-    if (t->cols() != cols) return fault(name, fmt::format("has rows of {}, expected {}", t->cols(), cols));
-    return Slice{t, 0, rows, cols, {}, {}};
-  }
 
  private:
-  const Bundle& bundle_;
   const ModelConfig& config_;
   bool gguf_ = false, norms_are_full_ = false;
   std::string prefix_, head_, mtp_;
 };
-
-// Adds `part`'s matrices to a list, or returns the error: the table below reads as one line per weight.
-Status append(std::vector<Slice>& slices, Result<Slice> slice) {
-  TRY(slice);
-  slices.push_back(*std::move(slice));
-  return {};
-}
 
 // ---- Name tables: which slices make up each packed matrix.
 
@@ -279,17 +236,6 @@ class Loader {
     packed_bytes_ += packed->bytes();
     for (size_t i = 0; i < parts.size(); ++i) consumed(*(*slices)[i].tensor, parts[i].data);
     return packed;
-  }
-
-  static MatrixSource matrix_source(const Slice& slice) {
-    const size_t stride = row_bytes(*slice.tensor->format, slice.cols);
-    return {.name = slice.tensor->name,
-            .format = *slice.tensor->format,
-            .rows = slice.rows,
-            .cols = slice.cols,
-            .data = slice.tensor->data.subspan(size_t(slice.begin) * stride, size_t(slice.rows) * stride),
-            .row_order = slice.row_order,
-            .column_order = slice.column_order};
   }
 
   // A small parameter decoded to fp32, element i from order[i] when given, then mapped.

@@ -76,6 +76,27 @@ struct MoeWeights {
   MatrixPtr shared_gate;  // [1, hidden]
 };
 
+// ---- Block drafters. A lane's context K/V lie in pages of one layer; position p has slot (p - base) modulo the slots there are, so
+// that a window is a ring and anything else grows.
+
+struct BlockShape {
+  int query_heads = 0, kv_heads = 0, head_dim = 0;
+  float norm_epsilon = 1e-6f;
+  int window = 0;       // a row at position n sees context positions p > n - window; 0: all
+  bool causal = false;  // rows see only earlier rows of their block and themselves
+};
+
+// Rows [first_row, first_row + rows) of a pass belong to one lane and have positions end, end + 1, ...; its context is [begin, end).
+struct BlockLane {
+  int first_row = 0, rows = 0;
+  int64_t base = 0, begin = 0, end = 0;  // base: position of slot 0, a multiple of kPageTokens, <= begin
+  PageTable pages;
+
+  int64_t slot(int64_t position) const {
+    return (position - base) % (static_cast<int64_t>(pages.size()) * kPageTokens);
+  }
+};
+
 struct BackendInfo {
   std::string name;    // "reference", "cpu"
   std::string detail;  // instruction set, threads or device, for logs and certificates
@@ -147,6 +168,25 @@ class Backend {
   virtual void gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) = 0;
   // Applies the tape rows path[settled..] to state and tail: S = fma(k, d, decay * S), the same operations as delta_rule.
   virtual void commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) = 0;
+
+  // ---- Block drafters: guesses only, so kBounded between backends, and kRowExact in each: a lane's bits do not depend on the other
+  // lanes. draft.cc defines them in scalar code, which a backend keeps for those it has no kernel of its own for.
+
+  // q [rows, query_heads * head_dim], in place, or empty: RMS-normed per head and rotated. kv [rows, keys | values]: keys are normed
+  // and rotated; both are stored, rounded, into the slots of the rows' positions, in layer 0 of `layout`.
+  virtual void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape,
+                            std::span<const BlockLane> lanes, const KvLayout& layout);
+  // Softmax attention over the context and the rows of the own block, whose K and V block_inputs has stored. No gate.
+  // out [rows, query_heads * head_dim].
+  virtual void block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout,
+                               View out);
+  // out[t, c] = sum_j (base[j, c] + delta[t, j * groups + c / group]) * x[t - j, c] by fma over ascending j from +0, rows before the
+  // block's first counting as zero. base [taps, cols], delta [rows, taps * groups], groups = cols / group.
+  virtual void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out);
+  // The k largest of each row, falling, ties to the lower index; NaN counts as the smallest. ids [rows * k], values [rows, k].
+  virtual void top_k(View logits, int k, std::span<TokenId> ids, View values);
+  // edges[s * k + a, b] = sum_r predecessors[s * k + a, r] * weights[s, r] * successors[s * k + b, r]. weights [slots, rank].
+  virtual void selector_edges(View weights, View predecessors, View successors, View edges);
 };
 
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };

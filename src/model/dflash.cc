@@ -1,0 +1,310 @@
+// A block drafter, top to bottom: fused context once per token; then one pass over the rows of all blocks; then candidates.
+#include "model/dflash.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "numerics/canonical.h"
+
+namespace foretoken {
+namespace {
+
+int64_t rounded_up(int64_t value) { return (value + kPageTokens - 1) / kPageTokens * kPageTokens; }
+
+KvLayout layer_layout(const DflashConfig& config, KvFormat format) {
+  return {.layers = 1, .heads = config.kv_heads, .head_dim = config.head_dim, .format = format};
+}
+
+float tanh_of(float x) { return 2.0f * canonical::sigmoid(2.0f * x) - 1.0f; }
+
+}  // namespace
+
+// ---- Lanes
+
+DflashLane::DflashLane(const DflashConfig& config, PagePool& pool) : pool_(pool) {
+  for (int window : config.window) {
+    Layer layer;
+    // The rows of a block are written behind the context before any of them is read: room for both.
+    if (window > 0) layer.ring_slots = rounded_up(window - 1 + config.block_size);
+    layers_.push_back(std::move(layer));
+  }
+}
+
+void DflashLane::restart(int64_t position) {
+  CHECK(position >= 0);
+  for (Layer& layer : layers_) {
+    for (std::byte* page : layer.pages) pool_.give_back(page);
+    layer.pages.clear();
+  }
+  base_ = position / kPageTokens * kPageTokens;
+  first_ = end_ = position;
+}
+
+void DflashLane::reserve(int64_t end) {
+  for (Layer& layer : layers_) {
+    const int64_t slots = layer.ring_slots > 0 ? layer.ring_slots : end - base_;
+    while (static_cast<int64_t>(layer.pages.size()) * kPageTokens < slots) layer.pages.push_back(pool_.take());
+  }
+}
+
+// ---- Drafts
+
+void DflashDraft::greedy_walk(std::vector<int>& path) const {
+  path.clear();
+  for (int slot = 0; slot < slots; ++slot) {
+    const int previous = slot == 0 ? 0 : path.back();
+    int best = 0;
+    for (int k = 1; k < top_k; ++k)
+      if (score(slot, previous, k) > score(slot, previous, best)) best = k;
+    path.push_back(best);
+  }
+}
+
+// ---- The model
+
+Result<std::unique_ptr<DflashModel>> DflashModel::load(const Bundle& bundle, const ModelConfig& target, const Weights& trunk,
+                                                       Backend& backend, const DflashOptions& options) {
+  ASSIGN_OR_RETURN(DflashConfig config, DflashConfig::from_bundle(bundle, target));
+  ASSIGN_OR_RETURN(DflashWeights weights, DflashWeights::load(bundle, config, backend, options.quantize));
+  return std::unique_ptr<DflashModel>(
+      new DflashModel(target, trunk, backend, options, std::move(config), std::move(weights)));
+}
+
+DflashModel::DflashModel(const ModelConfig& target, const Weights& trunk, Backend& backend, const DflashOptions& options,
+                         DflashConfig config, DflashWeights weights)
+    : target_(target), trunk_(trunk), backend_(backend), options_(options), config_(std::move(config)),
+      weights_(std::move(weights)), pages_(layer_layout(config_, options.kv_format)) {
+  block_lanes_.resize(static_cast<size_t>(config_.layers));
+}
+
+BlockShape DflashModel::shape(int layer) const {
+  return {.query_heads = config_.query_heads,
+          .kv_heads = config_.kv_heads,
+          .head_dim = config_.head_dim,
+          .norm_epsilon = config_.norm_epsilon,
+          .window = config_.window[static_cast<size_t>(layer)],
+          .causal = config_.causal[static_cast<size_t>(layer)]};
+}
+
+void DflashModel::extend(View features, std::span<const DflashContext> lanes) {
+  CHECK(features.cols == static_cast<int64_t>(config_.taps.size()) * config_.hidden);
+  rows_.clear();
+  inputs_.clear();
+  for (auto& layer : block_lanes_) layer.clear();
+  for (const DflashContext& entry : lanes) {
+    DflashLane& lane = *entry.lane;
+    const int64_t count = static_cast<int64_t>(entry.rows.size()), end = lane.end_ + count;
+    lane.reserve(end + config_.block_size);
+    // A ring takes the last rows of a long prompt only; rows that no layer takes are not even fused.
+    int64_t taken = 0;
+    for (const DflashLane::Layer& layer : lane.layers_)
+      taken = std::max(taken, layer.ring_slots > 0 ? std::min(count, layer.ring_slots) : count);
+    const int first_row = static_cast<int>(rows_.size());
+    for (int64_t i = count - taken; i < count; ++i) {
+      const int32_t position = static_cast<int32_t>(lane.end_ + i);
+      rows_.push_back(entry.rows[static_cast<size_t>(i)]);
+      inputs_.push_back({.position = {position, position, position}});
+    }
+    for (size_t l = 0; l < block_lanes_.size(); ++l) {
+      const DflashLane::Layer& layer = lane.layers_[l];
+      const int64_t kept = layer.ring_slots > 0 ? std::min(count, layer.ring_slots) : count;
+      block_lanes_[l].push_back({.first_row = first_row + static_cast<int>(taken - kept),
+                                 .rows = static_cast<int>(kept),
+                                 .base = lane.base_,
+                                 .begin = end - kept,  // nothing earlier is read here
+                                 .end = end - kept,
+                                 .pages = layer.pages});
+    }
+    lane.end_ = end;
+  }
+  const int64_t rows = static_cast<int64_t>(rows_.size());
+  if (rows == 0) return;
+
+  const View gathered = features_.rows(rows, features.cols), context = x_.rows(rows, config_.hidden);
+  backend_.gather_rows(features, rows_, gathered);
+  backend_.linear(gathered, *weights_.fusion, context);
+  backend_.rms_norm(context, weights_.hidden_norm, config_.norm_epsilon, context);
+  rotary_table_ = rotary_.rows(rows, config_.rotary.rotary_dim());
+  backend_.rotary_table(inputs_, config_.rotary, rotary_table_);
+  const View kv = kv_.rows(rows, 2 * int64_t{config_.kv_heads} * config_.head_dim);
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    const DflashLayer& w = weights_.layers[static_cast<size_t>(layer)];
+    backend_.linear(context, *w.kv, kv);  // straight from the fused rows: no input norm, no convolution
+    backend_.block_inputs({}, kv, w.q_norm, w.k_norm, rotary_table_, shape(layer), block_lanes_[static_cast<size_t>(layer)],
+                          pages_.layout());
+  }
+}
+
+std::span<const DflashDraft> DflashModel::draft(std::span<const DflashBlock> blocks) {
+  inputs_.clear();
+  rows_.clear();
+  for (auto& layer : block_lanes_) layer.clear();
+  for (const DflashBlock& block : blocks) {
+    DflashLane& lane = *block.lane;
+    CHECK(block.rows >= config_.min_rows());
+    CHECK(block.rows <= config_.block_size);
+    lane.reserve(lane.end_ + config_.block_size);
+    const int first_row = static_cast<int>(inputs_.size());
+    for (int i = 0; i < block.rows; ++i) {
+      const int32_t position = static_cast<int32_t>(lane.end_ + i);
+      inputs_.push_back({.token = i == 0 ? block.anchor : config_.mask_token, .position = {position, position, position}});
+      if (i > 0 || config_.anchor_predicts) rows_.push_back(first_row + i);
+    }
+    for (size_t l = 0; l < block_lanes_.size(); ++l)
+      block_lanes_[l].push_back({.first_row = first_row,
+                                 .rows = block.rows,
+                                 .base = lane.base_,
+                                 .begin = lane.first_,
+                                 .end = lane.end_,
+                                 .pages = lane.layers_[l].pages});
+  }
+  drafts_.clear();
+  const int64_t rows = static_cast<int64_t>(inputs_.size());
+  if (rows == 0) return drafts_;
+
+  const View x = x_.rows(rows, config_.hidden), h = h_.rows(rows, config_.hidden), mixed = mixed_.rows(rows, config_.hidden);
+  backend_.embed(inputs_, trunk_.embedding, x);
+  if (config_.embedding_scale != 1.0f)
+    for (int64_t r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < x.cols; ++c) x.f32(r)[c] *= config_.embedding_scale;
+  rotary_table_ = rotary_.rows(rows, config_.rotary.rotary_dim());
+  backend_.rotary_table(inputs_, config_.rotary, rotary_table_);
+  for (int layer = 0; layer < config_.layers; ++layer) {
+    const DflashLayer& w = weights_.layers[static_cast<size_t>(layer)];
+    backend_.rms_norm(x, w.mixer_norm, config_.norm_epsilon, h);
+    convolved(w.mixer_conv, layer, h, mixed, [&](View in, View out) { mixer(layer, in, out); });
+    backend_.add(mixed, x);
+    backend_.rms_norm(x, w.ffn_norm, config_.norm_epsilon, h);
+    convolved(w.ffn_conv, layer, h, mixed, [&](View in, View out) { backend_.gated_ffn(in, w.ffn, out); });
+    backend_.add(mixed, x);
+  }
+  const int64_t slots = static_cast<int64_t>(rows_.size());
+  const View hidden = hidden_.rows(slots, config_.hidden), logits = logits_.rows(slots, target_.vocab);
+  backend_.gather_rows(x, rows_, hidden);
+  backend_.rms_norm(hidden, weights_.norm, config_.norm_epsilon, hidden);
+  backend_.linear(hidden, *trunk_.head, logits);
+  take_candidates(hidden, logits, blocks);
+  return drafts_;
+}
+
+void DflashModel::mixer(int layer, View h, View out) {
+  const DflashLayer& w = weights_.layers[static_cast<size_t>(layer)];
+  const std::span<const BlockLane> lanes = block_lanes_[static_cast<size_t>(layer)];
+  const View queries = queries_.rows(h.rows, int64_t{config_.query_heads} * config_.head_dim);
+  const View kv = kv_.rows(h.rows, 2 * int64_t{config_.kv_heads} * config_.head_dim);
+  const View core = core_.rows(h.rows, queries.cols);
+  backend_.linear(h, *w.q, queries);
+  backend_.linear(h, *w.kv, kv);
+  backend_.block_inputs(queries, kv, w.q_norm, w.k_norm, rotary_table_, shape(layer), lanes, pages_.layout());
+  backend_.block_attention(queries, shape(layer), lanes, pages_.layout(), core);
+  backend_.linear(core, *w.out, out);
+}
+
+// out = sublayer(h); with a convolution, h is convolved before it and its output after it, both by kernels made from h.
+template <class Sublayer>
+void DflashModel::convolved(const DflashConvolution& w, int layer, View h, View out, Sublayer sublayer) {
+  if (!w.projection) return sublayer(h, out);
+  const std::span<const BlockLane> lanes = block_lanes_[static_cast<size_t>(layer)];
+  const int64_t taps = config_.conv_taps, side = taps * (config_.hidden / config_.conv_group);
+  const View delta = delta_.rows(h.rows, 2 * side), before = before_.rows(h.rows, h.cols), after = after_.rows(h.rows, h.cols);
+  const View base = w.base.view();
+  backend_.linear(h, *w.projection, delta);
+  backend_.block_conv(h, base.row_range(0, taps), delta.columns(0, side), config_.conv_group, lanes, before);
+  sublayer(before, after);
+  backend_.block_conv(after, base.row_range(taps, 2 * taps), delta.columns(side, 2 * side), config_.conv_group, lanes, out);
+}
+
+void DflashModel::take_candidates(View hidden, View logits, std::span<const DflashBlock> blocks) {
+  const int k = config_.top_k;
+  const int64_t slots = hidden.rows, rank = config_.selector_rank;
+  candidates_.resize(static_cast<size_t>(slots * k));
+  const bool lattice = rank > 0;
+  unary_ = unary_memory_.rows(slots, k);
+  edges_ = edges_memory_.rows(lattice ? slots * k : 0, k);
+  confidence_ = confidence_memory_.rows(slots, 1);
+
+  int first = 0;
+  for (const DflashBlock& block : blocks) {
+    const int count = config_.slots(block.rows);
+    DflashDraft draft{.slots = count, .top_k = k};
+    draft.hidden = hidden.row_range(first, first + count);
+    draft.logits = logits.row_range(first, first + count);
+    draft.candidates = std::span<const TokenId>(candidates_).subspan(static_cast<size_t>(first * k), static_cast<size_t>(count * k));
+    draft.unary = {unary_.f32(first), static_cast<size_t>(count * k)};
+    if (lattice) draft.edges = {edges_.f32(int64_t{first} * k), static_cast<size_t>(count) * static_cast<size_t>(k * k)};
+    if (weights_.confidence.view().data) draft.confidence = {confidence_.f32(first), static_cast<size_t>(count)};
+    drafts_.push_back(draft);
+    first += count;
+  }
+  if (config_.kind == DrafterKind::kDspark) {
+    int slot = 0;
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      markov_walk(hidden, logits, slot, config_.slots(blocks[i].rows), blocks[i].anchor);
+      slot += config_.slots(blocks[i].rows);
+    }
+    return;
+  }
+  backend_.top_k(logits, k, candidates_, unary_);
+  if (config_.output_multiplier != 1.0f || config_.softcap > 0)  // both keep the order
+    for (int64_t i = 0; i < slots * k; ++i) {
+      float& z = unary_.f32()[i];
+      z *= config_.output_multiplier;
+      if (config_.softcap > 0) z = config_.softcap * tanh_of(z / config_.softcap);
+    }
+  if (!lattice) return;
+  const View weights = selector_.rows(slots, rank);
+  backend_.linear(hidden, *weights_.selector, weights);
+  int slot = 0;
+  for (const DflashBlock& block : blocks) {
+    const int count = config_.slots(block.rows);
+    lattice_of(weights.row_range(slot, slot + count), slot, block.anchor);
+    slot += count;
+  }
+}
+
+// Edges of one block's slots, whose candidates are known.
+void DflashModel::lattice_of(View weights, int first_slot, TokenId anchor) {
+  const int64_t k = config_.top_k, rank = config_.selector_rank, count = weights.rows;
+  const View predecessors = predecessors_.rows(count * k, rank), successors = successors_.rows(count * k, rank);
+  inputs_.clear();
+  for (int64_t i = 0; i < k; ++i) inputs_.push_back({.token = anchor});
+  for (int64_t i = 0; i < (count - 1) * k; ++i) inputs_.push_back({.token = candidates_[static_cast<size_t>(first_slot * k + i)]});
+  backend_.embed(inputs_, weights_.predecessor, predecessors);
+  inputs_.clear();
+  for (int64_t i = 0; i < count * k; ++i) inputs_.push_back({.token = candidates_[static_cast<size_t>(first_slot * k + i)]});
+  backend_.embed(inputs_, weights_.successor, successors);
+  backend_.selector_edges(weights, predecessors, successors, edges_.row_range(first_slot * k, (first_slot + count) * k));
+}
+
+// DSpark: slot by slot, the Markov term of the token chosen before is added to the whole row, so that the greedy walk is exact;
+// candidates are then the row's largest, and the lattice holds the terms of the other predecessors.
+void DflashModel::markov_walk(View hidden, View logits, int first_slot, int count, TokenId anchor) {
+  const int64_t k = config_.top_k, rank = config_.selector_rank;
+  const View previous = predecessors_.rows(1, rank), term = markov_.rows(1, target_.vocab), ones = selector_.rows(count, rank);
+  std::fill_n(ones.f32(), count * rank, 1.0f);
+  TokenId token = anchor;
+  for (int slot = first_slot; slot < first_slot + count; ++slot) {
+    const RowInput input{.token = token};
+    backend_.embed({&input, 1}, weights_.predecessor, previous);
+    if (weights_.confidence.view().data) {
+      const float* w = weights_.confidence.view().f32();
+      const float* h = hidden.f32(slot);
+      const float* p = previous.f32();
+      const float z = canonical::dot16([w](int64_t i) { return w[i]; }, h, hidden.cols) +
+                      canonical::dot16([w, &hidden](int64_t i) { return w[hidden.cols + i]; }, p, rank) + weights_.confidence_bias;
+      confidence_.f32(slot)[0] = canonical::sigmoid(z);
+    }
+    backend_.linear(previous, *weights_.markov, term);
+    const View row = logits.row_range(slot, slot + 1);
+    backend_.add(term, row);
+    backend_.top_k(row, static_cast<int>(k), std::span(candidates_).subspan(static_cast<size_t>(slot * k), static_cast<size_t>(k)),
+                   unary_.row_range(slot, slot + 1));
+    token = candidates_[static_cast<size_t>(slot * k)];
+  }
+  lattice_of(ones, first_slot, anchor);
+  // What was added along the greedy walk belongs to the edge from its predecessor: candidate 0 of the slot before.
+  for (int64_t slot = first_slot; slot < first_slot + count; ++slot)
+    for (int64_t i = 0; i < k; ++i) unary_.f32(slot)[i] -= edges_.f32(slot * k)[i];
+}
+
+}  // namespace foretoken
