@@ -3,8 +3,8 @@
 # (default 30 in CI, 10 elsewhere) from its seeds. Prints `ok NAME ...` or `FAILED NAME ...` for each; exit status 1 when any
 # failed. Arguments name fuzzers to run instead of all.
 #
-# Seeds of fuzzer NAME: fuzz/seeds/NAME/ (committed, tiny) and build-fuzz/seeds/NAME/ (written by tools/fuzz_seeds.py). Inputs
-# that reached new code are kept in build-fuzz/corpus/NAME/, findings in build-fuzz/findings/.
+# Seeds of fuzzer NAME: build-fuzz/seeds/NAME/, written by the scripts fuzz/*seeds.py, and fuzz/seeds/NAME/ where committed.
+# Inputs that reached new code are kept in build-fuzz/corpus/NAME/, findings in build-fuzz/findings/.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -16,7 +16,9 @@ python=/usr/bin/python3
 
 cmake --preset fuzz > /dev/null
 cmake --build build-fuzz --target fuzzers
-"$python" tools/fuzz_seeds.py build-fuzz/seeds
+for script in fuzz/*seeds.py; do
+  [[ -f "$script" ]] && "$python" "$script" build-fuzz/seeds
+done
 
 fuzzers=("$@")
 if (( ${#fuzzers[@]} == 0 )); then
@@ -31,7 +33,7 @@ run_one() {
     [[ -d "$folder" ]] && seeds+=("$folder")
   done
   if [[ ${#seeds[@]} -eq 0 ]]; then
-    echo "FAILED fuzz_$name: it has no seeds (fuzz/seeds/$name or tools/fuzz_seeds.py)"
+    echo "FAILED fuzz_$name: it has no seeds; let a script fuzz/*seeds.py write them"
     return 1
   fi
   local binary

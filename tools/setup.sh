@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build_packages=(build-essential cmake ninja-build ccache pkg-config nlohmann-json3-dev libsimdjson-dev libfmt-dev
-  libcli11-dev libgtest-dev libbenchmark-dev libxxhash-dev libssl-dev libutf8proc-dev libpcre2-dev python3)
+  libcli11-dev libgtest-dev libbenchmark-dev libxxhash-dev libssl-dev libutf8proc-dev libpcre2-dev libedit-dev python3)
 test_packages=(python3-numpy clang libclang-rt-14-dev llvm-14)
 
 case "${1:-test}" in

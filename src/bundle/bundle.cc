@@ -1,5 +1,5 @@
-// Bundle::open: finds the files of a model, has each parsed, and joins them into one index. Recognises formats that are not read,
-// so that the refusal names them. Source: docs/formats.md.
+// Bundle::open: finds the files of a model, has each parsed, and joins them into one index. Recognises formats that are
+// not read, so that the refusal names them. Source: docs/formats.md.
 #include "bundle/bundle.h"
 
 #include <fmt/format.h>
@@ -40,7 +40,8 @@ Result<std::vector<std::string>> file_names(const fs::path& folder) {
   fs::directory_iterator entry(folder, error);
   for (; !error && entry != fs::directory_iterator(); entry.increment(error))
     if (is_file(entry->path())) names.push_back(entry->path().filename().string());
-  if (error) return Error{ErrorCode::kIo, fmt::format("{}: cannot list the folder: {}", folder.string(), error.message())};
+  if (error)
+    return Error{ErrorCode::kIo, fmt::format("{}: cannot list the folder: {}", folder.string(), error.message())};
   std::sort(names.begin(), names.end());
   return names;
 }
@@ -54,7 +55,8 @@ bool is_pickle(std::string_view name) {
 }
 
 std::string pickle_refusal(const fs::path& path) {
-  return fmt::format("{}: a PyTorch checkpoint, which is not read: convert the model to safetensors or GGUF", path.string());
+  return fmt::format("{}: a PyTorch checkpoint, which is not read: convert the model to safetensors or GGUF",
+                     path.string());
 }
 
 // "a, b, c and 4 more"
@@ -76,7 +78,7 @@ Result<MappedFile> map_weights(const fs::path& path) {
 
 // The parts of "name-00002-of-00005.gguf".
 struct ShardName {
-  std::string stem;    // "name"
+  std::string stem;           // "name"
   int number = 0, count = 0;  // 1-based, as in the name
 };
 
@@ -142,11 +144,13 @@ struct BundleBuilder {
     if (status.type() == fs::file_type::not_found || status.type() == fs::file_type::none) {
       if (error && error != std::errc::no_such_file_or_directory && error != std::errc::not_a_directory)
         return Error{ErrorCode::kIo, fmt::format("{}: cannot be opened: {}", path.string(), error.message())};
-      return Error{ErrorCode::kNotFound,
-                   fmt::format("{}: no such file or folder: give a folder with safetensors or a .gguf file", path.string())};
+      return Error{
+          ErrorCode::kNotFound,
+          fmt::format("{}: no such file or folder: give a folder with safetensors or a .gguf file", path.string())};
     }
     if (status.type() == fs::file_type::directory) TRY(open_folder(path));
-    else TRY(open_file(path));
+    else if (status.type() == fs::file_type::regular) TRY(open_file(path));
+    else return Error{ErrorCode::kUsage, fmt::format("{}: neither a file nor a folder", path.string())};
     TRY(finish());
     return std::move(bundle);
   }
@@ -154,8 +158,9 @@ struct BundleBuilder {
   Status open_file(const fs::path& path) {
     const std::string name = path.filename().string();
     if (ends_with(name, ".safetensors"))
-      return Error{ErrorCode::kUsage, fmt::format("{}: give the folder that holds it, config.json and the tokenizer belong to it",
-                                                  path.string())};
+      return Error{
+          ErrorCode::kUsage,
+          fmt::format("{}: give the folder that holds it, config.json and the tokenizer belong to it", path.string())};
     if (is_pickle(name)) return Error{ErrorCode::kUnsupported, pickle_refusal(path)};
     return open_gguf(path);
   }
@@ -163,6 +168,7 @@ struct BundleBuilder {
   Status open_folder(const fs::path& folder) {
     ASSIGN_OR_RETURN(const std::vector<std::string> names, file_names(folder));
     const auto has = [&](std::string_view name) { return std::binary_search(names.begin(), names.end(), name); };
+    bundle.path_ = folder;
     if (has(kIndexName)) return open_sharded(folder);
     if (has(kSingleName)) return open_single(folder, names);
 
@@ -176,15 +182,16 @@ struct BundleBuilder {
       if (sets.insert(shard ? shard_file(*shard, 0) : name).second) ggufs.push_back(name);
     }
     if (!safetensors.empty())
-      return Error{ErrorCode::kInvalidFile, fmt::format("{}: holds {} but neither {} nor {}: fetch what is missing",
-                                                        folder.string(), list_of(safetensors), kIndexName, kSingleName)};
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("{}: holds {} but neither {} nor {}: fetch what is missing", folder.string(),
+                               list_of(safetensors), kIndexName, kSingleName)};
     if (ggufs.size() > 1)
-      return Error{ErrorCode::kUsage,
-                   fmt::format("{}: holds several GGUF models ({}): name the file to use", folder.string(), list_of(ggufs))};
+      return Error{ErrorCode::kUsage, fmt::format("{}: holds several GGUF models ({}): name the file to use",
+                                                  folder.string(), list_of(ggufs))};
     if (ggufs.size() == 1) return open_gguf(folder / ggufs.front());
     if (!pickles.empty()) return Error{ErrorCode::kUnsupported, pickle_refusal(folder / pickles.front())};
-    return Error{ErrorCode::kInvalidFile, fmt::format("{}: holds no model: expected {}, {} or a .gguf file", folder.string(),
-                                                      kIndexName, kSingleName)};
+    return Error{ErrorCode::kInvalidFile, fmt::format("{}: holds no model: expected {}, {} or a .gguf file",
+                                                      folder.string(), kIndexName, kSingleName)};
   }
 
   // ---- Safetensors
@@ -198,8 +205,7 @@ struct BundleBuilder {
 
     std::set<std::string_view> absent;  // shards
     for (const auto& [file, promised] : shards) {
-      std::error_code error;
-      if (fs::exists(folder / file, error)) {
+      if (is_file(folder / file)) {
         if (is_pickle(file)) return Error{ErrorCode::kUnsupported, pickle_refusal(folder / file)};
         TRY(add_safetensors(folder / file));
         continue;
@@ -209,11 +215,11 @@ struct BundleBuilder {
       });
       if (!optional)
         return Error{ErrorCode::kInvalidFile,
-                     fmt::format("{}: the shard {} is missing, the index places {} tensors in it: fetch the file", folder.string(),
-                                 printable(file), promised.size())};
+                     fmt::format("{}: the shard {} is missing, the index places {} tensors in it: fetch the file",
+                                 folder.string(), printable(file), promised.size())};
       absent.insert(file);
-      bundle.notes_.push_back(fmt::format("the shard {} is missing and with it the optional head it holds ({})", printable(file),
-                                          list_of(promised)));
+      bundle.notes_.push_back(fmt::format("the shard {} is missing and with it the optional head it holds ({})",
+                                          printable(file), list_of(promised)));
     }
     TRY(sort_tensors());
     std::vector<std::string> unfulfilled;
@@ -224,7 +230,8 @@ struct BundleBuilder {
     return open_configuration(folder);
   }
 
-  // Without an index, the other safetensors files of the folder belong to the model too, unless they repeat its tensors.
+  // Without an index, the other safetensors files of the folder belong to the model too, unless they repeat its
+  // tensors.
   Status open_single(const fs::path& folder, const std::vector<std::string>& names) {
     TRY(add_safetensors(folder / kSingleName));
     for (const std::string& name : names) {
@@ -233,8 +240,9 @@ struct BundleBuilder {
       TRY(add_safetensors(folder / name));
       std::set<std::string_view> earlier;
       for (size_t i = 0; i < before; ++i) earlier.insert(bundle.tensors_[i].name);
-      const bool repeats = std::any_of(bundle.tensors_.begin() + static_cast<std::ptrdiff_t>(before), bundle.tensors_.end(),
-                                       [&](const TensorInfo& tensor) { return earlier.contains(tensor.name); });
+      const bool repeats =
+          std::any_of(bundle.tensors_.begin() + static_cast<std::ptrdiff_t>(before), bundle.tensors_.end(),
+                      [&](const TensorInfo& tensor) { return earlier.contains(tensor.name); });
       if (!repeats) continue;
       bundle.tensors_.resize(before);
       bundle.files_.pop_back();
@@ -252,8 +260,6 @@ struct BundleBuilder {
   }
 
   Status open_configuration(const fs::path& folder) {
-    bundle.format_ = BundleFormat::kSafetensors;
-    bundle.path_ = folder;
     ASSIGN_OR_RETURN(bundle.config_, read_object(folder / "config.json", &bundle.config_text_));
     ASSIGN_OR_RETURN(bundle.generation_config_, read_object(folder / "generation_config.json", nullptr));
     if (bundle.config_.is_null()) bundle.notes_.push_back("the folder has no config.json");
@@ -262,8 +268,7 @@ struct BundleBuilder {
 
   // The object in a JSON file, or null when there is no such file.
   Result<Json> read_object(const fs::path& path, std::string* text_out) {
-    std::error_code error;
-    if (!fs::exists(path, error)) return Json(nullptr);
+    if (!is_file(path)) return Json(nullptr);
     ASSIGN_OR_RETURN(std::string text, read_file(path, JsonLimits{}.bytes));
     ASSIGN_OR_RETURN(Json value, parse_json(text, path.string()));
     if (!value.is_object()) return Error{ErrorCode::kInvalidFile, path.string() + ": not a JSON object"};
@@ -278,7 +283,7 @@ struct BundleBuilder {
                    fmt::format("{}: {}: this build runs BF16, F16 and F32 safetensors and GGUF files, use one of these",
                                folder.string(), format)};
     };
-    for (const char* name : {"jang_config.json", "jang_cfg.json", "jjqf_config.json"})
+    for (const char* name : {"jang_config.json", "jang_cfg.json", "jjqf_config.json", "mxq_config.json"})
       if (is_file(folder / name)) return refuse("a JANG checkpoint");
 
     const TensorInfo* mlx = nullptr;
@@ -291,32 +296,28 @@ struct BundleBuilder {
                              tensor.stored_type.starts_with("F8_");
       if (is_packed && !packed) packed = &tensor;
     }
-    const Json method = quantization_of("quantization_config");
-    const std::string named = method.is_object() ? text_at(method, "quant_method") : std::string();
-    if (mlx && !packed && (named.empty() || !quantization_of("quantization").is_null()))
+    if (mlx && !packed)
       return refuse(fmt::format("an MLX checkpoint with quantised weights ({})", printable(mlx->name)));
-    if (packed || mlx)
-      return refuse(fmt::format("a checkpoint with {} weights ({})", named.empty() ? "FP8 or packed" : printable(named),
-                                printable((packed ? packed : mlx)->name)));
-    if (!named.empty())
-      bundle.notes_.push_back(fmt::format("config.json names the quantisation {} but no tensor is stored so: it is ignored",
-                                          printable(named)));
+    const std::string method = quantization_method();
+    if (packed)
+      return refuse(fmt::format("a checkpoint with {} weights ({})",
+                                method.empty() ? "FP8 or packed" : printable(method), printable(packed->name)));
+    if (!method.empty())
+      bundle.notes_.push_back(fmt::format(
+          "config.json names the quantisation {} but no tensor is stored so: it is ignored", printable(method)));
     return {};
   }
 
-  // The key's value at the top of config.json or inside its text_config; null when absent.
-  Json quantization_of(const char* key) const {
-    if (!bundle.config_.is_object()) return nullptr;
-    if (const auto found = bundle.config_.find(key); found != bundle.config_.end()) return *found;
-    const auto inner = bundle.config_.find("text_config");
-    if (inner == bundle.config_.end() || !inner->is_object()) return nullptr;
-    const auto found = inner->find(key);
-    return found == inner->end() ? Json(nullptr) : *found;
-  }
-
-  static std::string text_at(const Json& object, const char* key) {
-    const auto found = object.find(key);
-    return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+  // quantization_config.quant_method of config.json or of its text_config; empty when absent.
+  std::string quantization_method() const {
+    const auto object_at = [](const Json& json, const char* key) {
+      const auto found = json.is_object() ? json.find(key) : json.end();
+      return found != json.end() && found->is_object() ? *found : Json::object();
+    };
+    Json settings = object_at(bundle.config_, "quantization_config");
+    if (settings.empty()) settings = object_at(object_at(bundle.config_, "text_config"), "quantization_config");
+    const auto method = settings.find("quant_method");
+    return method != settings.end() && method->is_string() ? method->get<std::string>() : std::string();
   }
 
   // ---- GGUF
@@ -341,26 +342,23 @@ struct BundleBuilder {
     };
     const auto given = shard_name(path.filename().string());
     if (!given || given->count != count || given->number < 1 || given->number > given->count)
-      return invalid(path, fmt::format("one of {} shards, but its name does not end in -NNNNN-of-{:05}.gguf: give the shards their "
-                                       "original names", count, count));
+      return invalid(
+          path,
+          fmt::format("one of {} shards, but its name does not end in -NNNNN-of-{:05}.gguf: give the shards their "
+                      "original names",
+                      count, count));
     int64_t promised = -1;
     for (int number = 1; number <= given->count; ++number) {
-      const fs::path shard_path = path.parent_path() / shard_file(*given, number);
-      if (number == given->number) {
-        // The very name that was given, in case the case of its letters differs from the pattern.
-        TRY(add_shard(path, number, count, promised));
-        continue;
-      }
-      std::error_code error;
-      if (!fs::exists(shard_path, error))
+      const fs::path shard_path = number == given->number ? path : path.parent_path() / shard_file(*given, number);
+      if (!is_file(shard_path))
         return invalid(shard_path, fmt::format("the shard is missing, {} has {} shards: fetch the file",
                                                path.filename().string(), count));
       TRY(add_shard(shard_path, number, count, promised));
     }
     bundle.path_ = bundle.files_.front().path();
     if (promised >= 0 && promised != static_cast<int64_t>(bundle.tensors_.size()))
-      return invalid(bundle.path_, fmt::format("split.tensors.count promises {} tensors, the {} shards hold {}", promised, count,
-                                               bundle.tensors_.size()));
+      return invalid(bundle.path_, fmt::format("split.tensors.count promises {} tensors, the {} shards hold {}",
+                                               promised, count, bundle.tensors_.size()));
     return sort_tensors();
   }
 
@@ -405,9 +403,12 @@ struct BundleBuilder {
     const auto twice = std::adjacent_find(tensors.begin(), tensors.end(),
                                           [](const TensorInfo& a, const TensorInfo& b) { return a.name == b.name; });
     if (twice == tensors.end()) return {};
-    const auto file_of = [&](const TensorInfo& tensor) { return bundle.files_[size_t(tensor.file)].path().filename().string(); };
-    return Error{ErrorCode::kInvalidFile, fmt::format("{}: tensor {} is in both {} and {}", bundle.files_.front().path().parent_path().string(),
-                                                      printable(twice->name), file_of(*twice), file_of(*std::next(twice)))};
+    const auto file_of = [&](const TensorInfo& tensor) {
+      return bundle.files_[size_t(tensor.file)].path().filename().string();
+    };
+    return Error{ErrorCode::kInvalidFile,
+                 fmt::format("{}: tensor {} is in both {} and {}", bundle.path_.string(), printable(twice->name),
+                             file_of(*twice), file_of(*std::next(twice)))};
   }
 
   Status finish() {
@@ -423,11 +424,15 @@ std::string_view bundle_format_name(BundleFormat format) {
 
 Result<Bundle> Bundle::open(const fs::path& path) { return BundleBuilder().open(path); }
 
-fs::path Bundle::folder() const { return format_ == BundleFormat::kSafetensors ? path_ : path_.parent_path(); }
+fs::path Bundle::folder() const {
+  if (format_ == BundleFormat::kSafetensors) return path_;
+  return path_.has_parent_path() ? path_.parent_path() : fs::path(".");
+}
 
 const TensorInfo* Bundle::find(std::string_view name) const {
-  const auto found = std::lower_bound(tensors_.begin(), tensors_.end(), name,
-                                      [](const TensorInfo& tensor, std::string_view wanted) { return tensor.name < wanted; });
+  const auto found =
+      std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                       [](const TensorInfo& tensor, std::string_view wanted) { return tensor.name < wanted; });
   return found != tensors_.end() && found->name == name ? &*found : nullptr;
 }
 
@@ -442,6 +447,8 @@ Result<std::string> Bundle::side_file(std::string_view name) const {
   CHECK(file.filename() == file);  // a name, not a path
   if (format_ != BundleFormat::kSafetensors)
     return Error{ErrorCode::kNotFound, fmt::format("{}: a GGUF file has no {} beside it", path_.string(), name)};
+  if (!is_file(path_ / file))
+    return Error{ErrorCode::kNotFound, fmt::format("{}: no such file in the bundle", (path_ / file).string())};
   return read_file(path_ / file);
 }
 

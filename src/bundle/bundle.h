@@ -1,5 +1,5 @@
-// Bundle: a model on disk, opened and indexed. Every offset is checked against the file before a pointer exists; weights stay in
-// read-only mappings. It knows file formats and nothing of layers or devices. Source: docs/formats.md.
+// Bundle: a model on disk, opened and indexed. Every offset is checked against the file before a pointer exists;
+// weights stay in read-only mappings. It knows file formats and nothing of layers or devices. Source: docs/formats.md.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,9 @@ namespace foretoken {
 enum class BundleFormat : uint8_t { kSafetensors, kGguf };
 std::string_view bundle_format_name(BundleFormat format);
 
-// One tensor as it lies in a file. `shape` is row-major, outermost dimension first (GGUF's ne reversed). `format` is empty for a
-// stored type that no kernel reads (I64, F8_E4M3, IQ2_XS, ...): the tensor is still listed, with its stored type's name.
+// One tensor as it lies in a file. `shape` is row-major, outermost dimension first (GGUF's ne reversed). `format` is
+// empty for a stored type that no kernel reads (I64, F8_E4M3, IQ2_XS, ...): the tensor is still listed, with its stored
+// type's name.
 struct TensorInfo {
   std::string name;
   std::string stored_type;  // as the file's format calls it: "BF16", "Q4_K", "I64"
@@ -46,11 +47,12 @@ struct TensorInfo {
 // Types of GGUF metadata, numbered as in the file.
 enum class GgufType : uint32_t { kU8, kI8, kU16, kI16, kU32, kI32, kF32, kBool, kText, kArray, kU64, kI64, kF64 };
 
-// A GGUF metadata value: widened for reading, with the type it has in the file so that it can be written again unchanged.
-// Strings borrow: from the mapping when read, from the caller when made to be written.
+// A GGUF metadata value: widened for reading, with the type it has in the file so that it can be written again
+// unchanged. Strings borrow: from the mapping when read, from the caller when made to be written.
 struct GgufValue {
-  std::variant<uint64_t, int64_t, double, bool, std::string_view, std::vector<std::string_view>, std::vector<int64_t>,
-               std::vector<double>, std::vector<bool>> value;
+  using Payload = std::variant<uint64_t, int64_t, double, bool, std::string_view, std::vector<std::string_view>,
+                               std::vector<int64_t>, std::vector<double>, std::vector<bool>>;
+  Payload value;
   GgufType type = GgufType::kU64;  // of the elements when `value` is an array; never kArray
 
   bool is_array() const { return value.index() > 4; }
@@ -78,9 +80,10 @@ using GgufMetadata = std::map<std::string, GgufValue, std::less<>>;
 
 class Bundle {
  public:
-  // `path`: a folder with safetensors (config.json beside them), a .gguf file (any shard of a split file), or a folder that
-  // holds one of these and no safetensors. Reads headers only. Errors are one sentence naming the file, what is wrong with it
-  // and what to do. Formats that are recognised but not read (MLX, FP8, JANG, PyTorch pickles) are ErrorCode::kUnsupported.
+  // `path`: a folder with safetensors (config.json beside them), a .gguf file (any shard of a split file), or a folder
+  // that holds one of these and no safetensors. Reads headers only. Errors are one sentence naming the file, what is
+  // wrong with it and what to do. Formats that are recognised but not read (MLX, FP8, JANG, PyTorch pickles) are
+  // ErrorCode::kUnsupported.
   static Result<Bundle> open(const std::filesystem::path& path);
 
   BundleFormat format() const { return format_; }
@@ -108,9 +111,10 @@ class Bundle {
   // Pages of this tensor's data need not stay resident (they are re-read from the file when touched again).
   void release(const TensorInfo& tensor) const { files_[size_t(tensor.file)].release(tensor.data); }
 
-  // SHA-256 over names, types, shapes and sizes of all tensors, configuration (the text of config.json, or the metadata but for
-  // its split.* keys), and each tensor's first and last 4 KiB: identifies the weights without reading all of them. The same for
-  // any place, sharding and order of the same tensors. Computed at the first call; safe from any thread.
+  // SHA-256 over names, types, shapes and sizes of all tensors, configuration (the text of config.json, or the metadata
+  // but for its split.* keys), and each tensor's first and last 4 KiB: identifies the weights without reading all of
+  // them. The same for any place, sharding and order of the same tensors. Computed at the first call; safe from any
+  // thread.
   const std::string& fingerprint() const;
 
  private:

@@ -1,5 +1,6 @@
-// The parsers inside the bundle room: from the bytes of one file to a checked list of its tensors. They know nothing of folders
-// and of other files. Every span they return lies inside `file` and lives as long as it. `what` names the file in errors.
+// The parsers inside the bundle room: from the bytes of one file to a checked list of its tensors. They know nothing of
+// folders and of other files. Every span they return lies inside `file` and lives as long as it. `what` names the file
+// in errors.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +16,8 @@
 
 namespace foretoken {
 
-// More tensors or metadata elements than this are a damaged or hostile file, not a model: both bound memory, not the format.
+// More tensors or metadata elements than this are a damaged or hostile file, not a model: both bound memory, not the
+// format.
 inline constexpr size_t kMaxTensors = size_t{1} << 20;
 inline constexpr size_t kMaxMetadataElements = size_t{1} << 25;
 inline constexpr size_t kMaxNameBytes = 65535;

@@ -1,5 +1,6 @@
-// GGUF v3 (and v2, which has the same layout): metadata and tensor infos of one file. Every length, count and offset is compared
-// with what the file can hold before it is used. Knows no keys but general.alignment. Source: docs/formats.md, "GGUF".
+// GGUF v3 (and v2, which has the same layout): metadata and tensor infos of one file. Every length, count and offset is
+// compared with what the file can hold before it is used. Knows no keys but general.alignment. Source: docs/formats.md,
+// "GGUF".
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,25 +22,37 @@ constexpr size_t kLeastKeyValueBytes = 8 + 4 + 1, kLeastTensorInfoBytes = 8 + 4 
 constexpr uint64_t kInt64Max = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 
 constexpr GgmlType kTypes[] = {
-    {0, "F32", 1, 4},         {1, "F16", 1, 2},        {2, "Q4_0", 32, 18},     {3, "Q4_1", 32, 20},
-    {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},     {8, "Q8_0", 32, 34},     {9, "Q8_1", 32, 36},
-    {10, "Q2_K", 256, 84},    {11, "Q3_K", 256, 110},  {12, "Q4_K", 256, 144},  {13, "Q5_K", 256, 176},
-    {14, "Q6_K", 256, 210},   {15, "Q8_K", 256, 292},  {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74},
-    {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50},  {20, "IQ4_NL", 32, 18},  {21, "IQ3_S", 256, 110},
-    {22, "IQ2_S", 256, 82},   {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},       {25, "I16", 1, 2},
-    {26, "I32", 1, 4},        {27, "I64", 1, 8},       {28, "F64", 1, 8},       {29, "IQ1_M", 256, 56},
-    {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},  {35, "TQ2_0", 256, 66},  {39, "MXFP4", 32, 17},
+    {0, "F32", 1, 4},         {1, "F16", 1, 2},         {2, "Q4_0", 32, 18},      {3, "Q4_1", 32, 20},
+    {6, "Q5_0", 32, 22},      {7, "Q5_1", 32, 24},      {8, "Q8_0", 32, 34},      {9, "Q8_1", 32, 36},
+    {10, "Q2_K", 256, 84},    {11, "Q3_K", 256, 110},   {12, "Q4_K", 256, 144},   {13, "Q5_K", 256, 176},
+    {14, "Q6_K", 256, 210},   {15, "Q8_K", 256, 292},   {16, "IQ2_XXS", 256, 66}, {17, "IQ2_XS", 256, 74},
+    {18, "IQ3_XXS", 256, 98}, {19, "IQ1_S", 256, 50},   {20, "IQ4_NL", 32, 18},   {21, "IQ3_S", 256, 110},
+    {22, "IQ2_S", 256, 82},   {23, "IQ4_XS", 256, 136}, {24, "I8", 1, 1},         {25, "I16", 1, 2},
+    {26, "I32", 1, 4},        {27, "I64", 1, 8},        {28, "F64", 1, 8},        {29, "IQ1_M", 256, 56},
+    {30, "BF16", 1, 2},       {34, "TQ1_0", 256, 54},   {35, "TQ2_0", 256, 66},   {39, "MXFP4", 32, 17},
     {40, "NVFP4", 64, 36},    {41, "Q1_0", 128, 18},
 };
 
 // Bytes of one scalar in the file; 0 for strings, arrays and unknown types.
 uint64_t scalar_bytes(GgufType type) {
   switch (type) {
-    case GgufType::kU8: case GgufType::kI8: case GgufType::kBool: return 1;
-    case GgufType::kU16: case GgufType::kI16: return 2;
-    case GgufType::kU32: case GgufType::kI32: case GgufType::kF32: return 4;
-    case GgufType::kU64: case GgufType::kI64: case GgufType::kF64: return 8;
-    default: return 0;
+    case GgufType::kU8:
+    case GgufType::kI8:
+    case GgufType::kBool:
+      return 1;
+    case GgufType::kU16:
+    case GgufType::kI16:
+      return 2;
+    case GgufType::kU32:
+    case GgufType::kI32:
+    case GgufType::kF32:
+      return 4;
+    case GgufType::kU64:
+    case GgufType::kI64:
+    case GgufType::kF64:
+      return 8;
+    default:
+      return 0;
   }
 }
 
@@ -50,13 +63,20 @@ bool is_unsigned(GgufType type) {
 // The next integer of `type`, in the 64 bits of a uint64_t (signed types sign-extended).
 uint64_t read_integer(ByteReader& reader, GgufType type) {
   switch (type) {
-    case GgufType::kU8: return reader.read<uint8_t>();
-    case GgufType::kI8: return static_cast<uint64_t>(int64_t{reader.read<int8_t>()});
-    case GgufType::kU16: return reader.read<uint16_t>();
-    case GgufType::kI16: return static_cast<uint64_t>(int64_t{reader.read<int16_t>()});
-    case GgufType::kU32: return reader.read<uint32_t>();
-    case GgufType::kI32: return static_cast<uint64_t>(int64_t{reader.read<int32_t>()});
-    default: return reader.read<uint64_t>();
+    case GgufType::kU8:
+      return reader.read<uint8_t>();
+    case GgufType::kI8:
+      return static_cast<uint64_t>(int64_t{reader.read<int8_t>()});
+    case GgufType::kU16:
+      return reader.read<uint16_t>();
+    case GgufType::kI16:
+      return static_cast<uint64_t>(int64_t{reader.read<int16_t>()});
+    case GgufType::kU32:
+      return reader.read<uint32_t>();
+    case GgufType::kI32:
+      return static_cast<uint64_t>(int64_t{reader.read<int32_t>()});
+    default:
+      return reader.read<uint64_t>();
   }
 }
 
@@ -88,7 +108,9 @@ class GgufReader {
   }
 
  private:
-  Error invalid(std::string sentence) const { return {ErrorCode::kInvalidFile, fmt::format("{}: {}", what_, sentence)}; }
+  Error invalid(std::string sentence) const {
+    return {ErrorCode::kInvalidFile, fmt::format("{}: {}", what_, sentence)};
+  }
   Error unsupported(std::string sentence) const {
     return {ErrorCode::kUnsupported, fmt::format("{}: {}", what_, sentence)};
   }
@@ -121,15 +143,16 @@ class GgufReader {
     const auto bytes = reader_.read<uint64_t>();
     if (!reader_.ok()) return truncated(part);
     if (bytes > reader_.remaining())
-      return invalid(fmt::format("{} has a length of {} bytes where {} remain: the file is truncated or damaged", part, bytes,
-                                 reader_.remaining()));
+      return invalid(fmt::format("{} has a length of {} bytes where {} remain: the file is truncated or damaged", part,
+                                 bytes, reader_.remaining()));
     return reader_.take_text(bytes);
   }
 
   Status count_elements(uint64_t count, std::string_view part) {
     element_count_ += count;  // each count is at most the file's size, so that the sum stays far below 2^64
     if (element_count_ > kMaxMetadataElements)
-      return invalid(fmt::format("{} brings the metadata to {} values, more than {}", part, element_count_, kMaxMetadataElements));
+      return invalid(
+          fmt::format("{} brings the metadata to {} values, more than {}", part, element_count_, kMaxMetadataElements));
     return {};
   }
 
@@ -181,10 +204,11 @@ class GgufReader {
     if (!reader_.ok()) return truncated(part);
     if (type == GgufType::kArray) return unsupported(fmt::format("{} is an array of arrays", part));
     const uint64_t least = type == GgufType::kText ? 8 : scalar_bytes(type);
-    if (least == 0) return invalid(fmt::format("{} is an array of the unknown type {}", part, static_cast<uint32_t>(type)));
+    if (least == 0)
+      return invalid(fmt::format("{} is an array of the unknown type {}", part, static_cast<uint32_t>(type)));
     if (count > reader_.remaining() / least)
-      return invalid(fmt::format("{} claims {} elements where {} bytes remain: the file is truncated or damaged", part, count,
-                                 reader_.remaining()));
+      return invalid(fmt::format("{} claims {} elements where {} bytes remain: the file is truncated or damaged", part,
+                                 count, reader_.remaining()));
     TRY(count_elements(count, part));
     out.type = type;
     const auto size = static_cast<size_t>(count);
@@ -236,7 +260,8 @@ class GgufReader {
     const std::string shown = printable(name);
     const auto rank = reader_.read<uint32_t>();
     if (!reader_.ok()) return truncated("the description of tensor " + shown);
-    if (rank > kMaxRank) return invalid(fmt::format("tensor {} has {} dimensions, more than {}", shown, rank, kMaxRank));
+    if (rank > kMaxRank)
+      return invalid(fmt::format("tensor {} has {} dimensions, more than {}", shown, rank, kMaxRank));
     uint64_t sizes[kMaxRank] = {1, 1, 1, 1};
     for (uint32_t i = 0; i < rank; ++i) sizes[i] = reader_.read<uint64_t>();
     const auto type_id = reader_.read<uint32_t>();
@@ -245,14 +270,18 @@ class GgufReader {
 
     const GgmlType* type = ggml_type(type_id);
     if (!type)
-      return unsupported(fmt::format("tensor {} has the ggml type {}, which is not known to this build", shown, type_id));
+      return unsupported(
+          fmt::format("tensor {} has the ggml type {}, which is not known to this build", shown, type_id));
     if (sizes[0] % static_cast<uint64_t>(type->block_elements) != 0)
-      return invalid(fmt::format("tensor {} has rows of {} elements, not a multiple of the {} elements of a {} block", shown,
-                                 sizes[0], type->block_elements, type->name));
+      return invalid(fmt::format("tensor {} has rows of {} elements, not a multiple of the {} elements of a {} block",
+                                 shown, sizes[0], type->block_elements, type->name));
     uint64_t blocks = sizes[0] / static_cast<uint64_t>(type->block_elements), elements = 1, bytes = 0;
     bool empty = false, overflow = false;
     for (uint32_t i = 0; i < kMaxRank; ++i) {
-      if (sizes[i] == 0) { empty = true; continue; }  // zeros aside, so that partial products are safe too
+      if (sizes[i] == 0) {
+        empty = true;
+        continue;
+      }  // zeros aside, so that partial products are safe too
       overflow |= __builtin_mul_overflow(elements, sizes[i], &elements);
       if (i > 0) overflow |= __builtin_mul_overflow(blocks, sizes[i], &blocks);
     }
@@ -280,11 +309,13 @@ class GgufReader {
       TensorInfo& tensor = parsed_.tensors[i];
       const auto [offset, bytes] = extents_[i];
       if (offset % parsed_.alignment != 0)
-        return invalid(fmt::format("tensor {} begins at byte {}, not a multiple of the alignment {}", printable(tensor.name),
-                                   offset, parsed_.alignment));
+        return invalid(fmt::format("tensor {} begins at byte {}, not a multiple of the alignment {}",
+                                   printable(tensor.name), offset, parsed_.alignment));
       if (offset > data.size() || bytes > data.size() - offset)
-        return invalid(fmt::format("tensor {} of {} bytes at {} reaches past the {} bytes of data: the file is truncated, "
-                                   "fetch it again", printable(tensor.name), bytes, offset, data.size()));
+        return invalid(
+            fmt::format("tensor {} of {} bytes at {} reaches past the {} bytes of data: the file is truncated, "
+                        "fetch it again",
+                        printable(tensor.name), bytes, offset, data.size()));
       tensor.data = data.subspan(static_cast<size_t>(offset), static_cast<size_t>(bytes));
     }
     return {};
@@ -326,7 +357,8 @@ class GgufReader {
 std::span<const GgmlType> ggml_types() { return kTypes; }
 
 const GgmlType* ggml_type(uint32_t id) {
-  const auto* found = std::find_if(std::begin(kTypes), std::end(kTypes), [&](const GgmlType& type) { return type.id == id; });
+  const auto* found =
+      std::find_if(std::begin(kTypes), std::end(kTypes), [&](const GgmlType& type) { return type.id == id; });
   return found == std::end(kTypes) ? nullptr : found;
 }
 

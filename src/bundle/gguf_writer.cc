@@ -45,10 +45,17 @@ class HeaderBytes {
 
 void put_integer(HeaderBytes& out, GgufType type, uint64_t bits) {
   switch (type) {
-    case GgufType::kU8: case GgufType::kI8: return out.put(static_cast<uint8_t>(bits));
-    case GgufType::kU16: case GgufType::kI16: return out.put(static_cast<uint16_t>(bits));
-    case GgufType::kU32: case GgufType::kI32: return out.put(static_cast<uint32_t>(bits));
-    default: return out.put(bits);
+    case GgufType::kU8:
+    case GgufType::kI8:
+      return out.put(static_cast<uint8_t>(bits));
+    case GgufType::kU16:
+    case GgufType::kI16:
+      return out.put(static_cast<uint16_t>(bits));
+    case GgufType::kU32:
+    case GgufType::kI32:
+      return out.put(static_cast<uint32_t>(bits));
+    default:
+      return out.put(bits);
   }
 }
 
@@ -57,19 +64,27 @@ bool fits(const GgufValue& value) {
   const GgufType type = value.type;
   const auto unsigned_fits = [&](uint64_t v) {
     switch (type) {
-      case GgufType::kU8: return v <= std::numeric_limits<uint8_t>::max();
-      case GgufType::kU16: return v <= std::numeric_limits<uint16_t>::max();
-      case GgufType::kU32: return v <= std::numeric_limits<uint32_t>::max();
-      default: return type == GgufType::kU64;
+      case GgufType::kU8:
+        return v <= std::numeric_limits<uint8_t>::max();
+      case GgufType::kU16:
+        return v <= std::numeric_limits<uint16_t>::max();
+      case GgufType::kU32:
+        return v <= std::numeric_limits<uint32_t>::max();
+      default:
+        return type == GgufType::kU64;
     }
   };
   const auto within = [](int64_t v, int64_t low, int64_t high) { return v >= low && v <= high; };
   const auto signed_fits = [&](int64_t v) {
     switch (type) {
-      case GgufType::kI8: return within(v, -128, 127);
-      case GgufType::kI16: return within(v, -32768, 32767);
-      case GgufType::kI32: return within(v, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
-      default: return type == GgufType::kI64;
+      case GgufType::kI8:
+        return within(v, -128, 127);
+      case GgufType::kI16:
+        return within(v, -32768, 32767);
+      case GgufType::kI32:
+        return within(v, std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max());
+      default:
+        return type == GgufType::kI64;
     }
   };
   const bool is_float = type == GgufType::kF32 || type == GgufType::kF64;
@@ -78,8 +93,8 @@ bool fits(const GgufValue& value) {
   if (const auto* v = value.as_ints()) {
     const bool is_integer = signed_fits(0) || unsigned_fits(0);
     return is_integer && std::all_of(v->begin(), v->end(), [&](int64_t i) {
-      return signed_fits(i) || (i >= 0 && unsigned_fits(static_cast<uint64_t>(i)));
-    });
+             return signed_fits(i) || (i >= 0 && unsigned_fits(static_cast<uint64_t>(i)));
+           });
   }
   if (std::holds_alternative<double>(value.value) || value.as_doubles()) return is_float;
   if (std::holds_alternative<bool>(value.value) || value.as_bools()) return type == GgufType::kBool;
@@ -116,12 +131,14 @@ void put_value(HeaderBytes& out, const GgufValue& value) {
 std::string objection(const GgufPlan& plan) {
   std::set<std::string_view> keys, names;
   for (const auto& [key, value] : plan.metadata) {
-    if (key.empty() || key.size() > kMaxNameBytes) return fmt::format("the metadata key {} is empty or too long", printable(key));
+    if (key.empty() || key.size() > kMaxNameBytes)
+      return fmt::format("the metadata key {} is empty or too long", printable(key));
     if (key == kAlignmentKey) continue;
     if (!keys.insert(key).second) return fmt::format("the metadata key {} is given twice", printable(key));
     if (!fits(value)) return fmt::format("the metadata value of {} does not fit its type", printable(key));
   }
-  if (plan.tensors.size() > kMaxTensors) return fmt::format("{} tensors, more than {}", plan.tensors.size(), kMaxTensors);
+  if (plan.tensors.size() > kMaxTensors)
+    return fmt::format("{} tensors, more than {}", plan.tensors.size(), kMaxTensors);
   for (const GgufTensorPlan& tensor : plan.tensors) {
     const std::string shown = printable(tensor.name);
     const GgmlType* type = ggml_type(tensor.ggml_type);
@@ -136,7 +153,8 @@ std::string objection(const GgufPlan& plan) {
       if (size < 0 || (size > 0 && __builtin_mul_overflow(elements, size, &elements)) || elements > (int64_t{1} << 56))
         return fmt::format("the shape of tensor {} is negative or too large", shown);
     if ((tensor.shape.empty() ? 1 : tensor.shape.back()) % type->block_elements != 0)
-      return fmt::format("the rows of tensor {} are not whole {} blocks of {} elements", shown, type->name, type->block_elements);
+      return fmt::format("the rows of tensor {} are not whole {} blocks of {} elements", shown, type->name,
+                         type->block_elements);
   }
   return {};
 }

@@ -1,5 +1,5 @@
-// Writes a GGUF v3 file: the whole header first, then the tensors' data streamed in order. It knows nothing of models; the
-// caller chooses keys, names and types. Layout: docs/formats.md, "What the writer lays down".
+// Writes a GGUF v3 file: the whole header first, then the tensors' data streamed in order. It knows nothing of models;
+// the caller chooses keys, names and types. Layout: docs/formats.md, "What the writer lays down".
 #pragma once
 
 #include <cstddef>
@@ -26,19 +26,20 @@ struct GgufTensorPlan {
 };
 
 struct GgufPlan {
-  std::vector<std::pair<std::string, GgufValue>> metadata;  // written in this order; general.alignment is the writer's own
-  std::vector<GgufTensorPlan> tensors;                      // data follows in this order
+  std::vector<std::pair<std::string, GgufValue>>
+      metadata;                         // written in this order; general.alignment is the writer's own
+  std::vector<GgufTensorPlan> tensors;  // data follows in this order
 };
 
 // Bytes of a tensor's data, without padding.
 uint64_t gguf_tensor_bytes(const GgufTensorPlan& tensor);
 
-// Use: create, then append() every tensor's bytes in order in pieces of any size, then finish(). The file appears under its name
-// only with finish(); a writer destroyed before leaves nothing behind. Move-only.
+// Use: create, then append() every tensor's bytes in order in pieces of any size, then finish(). The file appears under
+// its name only with finish(); a writer destroyed before leaves nothing behind. Move-only.
 class GgufWriter {
  public:
-  // Writes the header to a temporary file beside `path`. kUsage when the plan cannot be a GGUF file (a name twice, a row that is
-  // not whole blocks, more than four dimensions, an unknown type).
+  // Writes the header to a temporary file beside `path`. kUsage when the plan cannot be a GGUF file (a name twice, a
+  // row that is not whole blocks, more than four dimensions, an unknown type).
   static Result<GgufWriter> create(const std::filesystem::path& path, const GgufPlan& plan);
 
   // The next bytes of the current tensor; never more than it has left. Zero padding follows its last byte by itself.

@@ -25,10 +25,22 @@ struct StoredType {
 };
 
 constexpr StoredType kStoredTypes[] = {
-    {"BF16", 2, QuantFormat::kBF16}, {"F16", 2, QuantFormat::kF16}, {"F32", 4, QuantFormat::kF32},
-    {"BOOL", 1, {}},    {"U8", 1, {}},      {"I8", 1, {}},      {"F8_E4M3", 1, {}}, {"F8_E5M2", 1, {}},
-    {"F8_E8M0", 1, {}}, {"I16", 2, {}},     {"U16", 2, {}},     {"I32", 4, {}},     {"U32", 4, {}},
-    {"F64", 8, {}},     {"I64", 8, {}},     {"U64", 8, {}},
+    {"BF16", 2, QuantFormat::kBF16},
+    {"F16", 2, QuantFormat::kF16},
+    {"F32", 4, QuantFormat::kF32},
+    {"BOOL", 1, {}},
+    {"U8", 1, {}},
+    {"I8", 1, {}},
+    {"F8_E4M3", 1, {}},
+    {"F8_E5M2", 1, {}},
+    {"F8_E8M0", 1, {}},
+    {"I16", 2, {}},
+    {"U16", 2, {}},
+    {"I32", 4, {}},
+    {"U32", 4, {}},
+    {"F64", 8, {}},
+    {"I64", 8, {}},
+    {"U64", 8, {}},
 };
 
 const StoredType* stored_type(std::string_view name) {
@@ -85,27 +97,32 @@ struct Placed {
 Result<Placed> read_tensor(std::string_view name, dom::element element, std::string_view what,
                            std::span<const std::byte> data) {
   dom::object object;
-  if (element.get(object)) return invalid(what, fmt::format("the entry of tensor {} is not an object", printable(name)));
+  if (element.get(object))
+    return invalid(what, fmt::format("the entry of tensor {} is not an object", printable(name)));
   Entry entry;
   TRY(read_fields(object, name, what, entry));
 
   const StoredType* type = stored_type(entry.dtype);
   if (!type)
-    return Error{ErrorCode::kUnsupported, fmt::format("{}: tensor {} has the dtype {}, which is not known to this build",
-                                                      what, printable(name), printable(entry.dtype))};
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("{}: tensor {} has the dtype {}, which is not known to this build", what, printable(name),
+                             printable(entry.dtype))};
   Placed placed;
   if (entry.shape.size() > kMaxRank)
-    return invalid(what, fmt::format("tensor {} has {} dimensions, more than {}", printable(name), entry.shape.size(), kMaxRank));
+    return invalid(
+        what, fmt::format("tensor {} has {} dimensions, more than {}", printable(name), entry.shape.size(), kMaxRank));
   uint64_t bytes = type->bytes;
   bool empty = false, overflow = false;
   for (dom::element dimension : entry.shape) {
     const auto size = natural(dimension);
     if (!size)
-      return invalid(what, fmt::format("the shape of tensor {} holds something other than a whole number from 0 to 2^63 - 1",
-                                       printable(name)));
+      return invalid(what,
+                     fmt::format("the shape of tensor {} holds something other than a whole number from 0 to 2^63 - 1",
+                                 printable(name)));
     placed.info.shape.push_back(static_cast<int64_t>(*size));
     if (*size == 0) empty = true;
-    else overflow |= __builtin_mul_overflow(bytes, *size, &bytes);  // zeros aside, so that partial products are safe too
+    else
+      overflow |= __builtin_mul_overflow(bytes, *size, &bytes);  // zeros aside, so that partial products are safe too
   }
   if (overflow || bytes > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     return invalid(what, fmt::format("the size of tensor {} overflows 63 bits", printable(name)));
@@ -117,17 +134,20 @@ Result<Placed> read_tensor(std::string_view name, dom::element element, std::str
   size_t i = 0;
   for (dom::element offset : entry.offsets) offsets[i++] = natural(offset);
   if (!offsets[0] || !offsets[1])
-    return invalid(what, fmt::format("the data_offsets of tensor {} are not whole numbers from 0 to 2^63 - 1", printable(name)));
+    return invalid(
+        what, fmt::format("the data_offsets of tensor {} are not whole numbers from 0 to 2^63 - 1", printable(name)));
   placed.begin = *offsets[0];
   placed.end = *offsets[1];
   if (placed.begin > placed.end)
-    return invalid(what, fmt::format("tensor {} begins at byte {}, after its end at {}", printable(name), placed.begin, placed.end));
+    return invalid(what, fmt::format("tensor {} begins at byte {}, after its end at {}", printable(name), placed.begin,
+                                     placed.end));
   if (placed.end - placed.begin != bytes)
-    return invalid(what, fmt::format("tensor {} has {} bytes of data where its shape and dtype {} need {}", printable(name),
-                                     placed.end - placed.begin, type->name, bytes));
+    return invalid(what, fmt::format("tensor {} has {} bytes of data where its shape and dtype {} need {}",
+                                     printable(name), placed.end - placed.begin, type->name, bytes));
   if (placed.end > data.size())
-    return invalid(what, fmt::format("tensor {} ends at byte {} of {} bytes of data: the file is truncated, fetch it again",
-                                     printable(name), placed.end, data.size()));
+    return invalid(what,
+                   fmt::format("tensor {} ends at byte {} of {} bytes of data: the file is truncated, fetch it again",
+                               printable(name), placed.end, data.size()));
   placed.info.name = name;
   placed.info.stored_type = type->name;
   placed.info.format = type->format;
@@ -137,31 +157,31 @@ Result<Placed> read_tensor(std::string_view name, dom::element element, std::str
 
 // The tensors cover the data area exactly: no overlap, no hole, nothing behind the last.
 Status check_cover(std::vector<Placed>& tensors, uint64_t data_bytes, std::string_view what) {
-  std::sort(tensors.begin(), tensors.end(), [](const Placed& a, const Placed& b) {
-    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
-  });
+  std::sort(tensors.begin(), tensors.end(),
+            [](const Placed& a, const Placed& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   uint64_t covered = 0;
   std::string_view previous;
   for (const Placed& tensor : tensors) {
     if (tensor.begin < covered)
-      return invalid(what, fmt::format("the data of tensors {} and {} overlap", printable(previous), printable(tensor.info.name)));
+      return invalid(
+          what, fmt::format("the data of tensors {} and {} overlap", printable(previous), printable(tensor.info.name)));
     if (tensor.begin > covered)
       return invalid(what, fmt::format("the data has a hole: no tensor covers bytes {} to {}", covered, tensor.begin));
     covered = tensor.end;
     previous = tensor.info.name;
   }
   if (covered != data_bytes)
-    return invalid(what, fmt::format("{} bytes follow the last tensor's data, which ends at byte {}", data_bytes - covered,
-                                     covered));
+    return invalid(what, fmt::format("{} bytes follow the last tensor's data, which ends at byte {}",
+                                     data_bytes - covered, covered));
   return {};
 }
 
 Status check_names(std::vector<Placed>& tensors, std::string_view what) {
   std::sort(tensors.begin(), tensors.end(), [](const Placed& a, const Placed& b) { return a.info.name < b.info.name; });
-  const auto twice = std::adjacent_find(tensors.begin(), tensors.end(), [](const Placed& a, const Placed& b) {
-    return a.info.name == b.info.name;
-  });
-  if (twice != tensors.end()) return invalid(what, fmt::format("tensor {} is listed twice", printable(twice->info.name)));
+  const auto twice = std::adjacent_find(tensors.begin(), tensors.end(),
+                                        [](const Placed& a, const Placed& b) { return a.info.name == b.info.name; });
+  if (twice != tensors.end())
+    return invalid(what, fmt::format("tensor {} is listed twice", printable(twice->info.name)));
   return {};
 }
 
@@ -186,10 +206,11 @@ Result<std::vector<TensorInfo>> parse_safetensors(std::span<const std::byte> fil
   const auto header_bytes = reader.read<uint64_t>();
   if (!reader.ok()) return invalid(what, "too short for a safetensors file: fetch it again");
   if (header_bytes > kMaxHeaderBytes)
-    return invalid(what, fmt::format("not a safetensors file: its header would have {} bytes, more than {}", header_bytes,
-                                     kMaxHeaderBytes));
+    return invalid(what, fmt::format("not a safetensors file: its header would have {} bytes, more than {}",
+                                     header_bytes, kMaxHeaderBytes));
   if (header_bytes > reader.remaining())
-    return invalid(what, fmt::format("the header of {} bytes reaches past the end of the file: fetch it again", header_bytes));
+    return invalid(
+        what, fmt::format("the header of {} bytes reaches past the end of the file: fetch it again", header_bytes));
   const simdjson::padded_string header(reader.take_text(header_bytes));
   const auto data = file.subspan(reader.offset());
 
@@ -240,17 +261,20 @@ Result<SafetensorsIndex> parse_safetensors_index(std::string_view text, std::str
     if (element.get(file)) return invalid(what, fmt::format("the file of tensor {} is not a string", printable(name)));
     if (index.size() == kMaxTensors) return invalid(what, fmt::format("more than {} tensors", kMaxTensors));
     const std::filesystem::path path(file);
-    const bool inside = !file.empty() && file.find('\0') == file.npos && path.is_relative() &&
-                        std::find(path.begin(), path.end(), "..") == path.end();
+    // One spelling per file, so that no file is opened twice.
+    const bool inside = !file.empty() && file.find('\0') == file.npos && path.is_relative() && path.has_filename() &&
+                        path.lexically_normal().native() == file && *path.begin() != ".." && *path.begin() != ".";
     if (!inside)
-      return invalid(what, fmt::format("tensor {} is placed in {}, which is not a file of this folder", printable(name), printable(file)));
+      return invalid(what, fmt::format("tensor {} is placed in {}, which is not a file of this folder", printable(name),
+                                       printable(file)));
     index.emplace_back(name, file);
   }
   if (index.empty()) return invalid(what, "the index lists no tensor");
   std::sort(index.begin(), index.end());
-  const auto twice = std::adjacent_find(index.begin(), index.end(),
-                                        [](const auto& a, const auto& b) { return a.first == b.first; });
-  if (twice != index.end()) return invalid(what, fmt::format("the index lists tensor {} twice", printable(twice->first)));
+  const auto twice =
+      std::adjacent_find(index.begin(), index.end(), [](const auto& a, const auto& b) { return a.first == b.first; });
+  if (twice != index.end())
+    return invalid(what, fmt::format("the index lists tensor {} twice", printable(twice->first)));
   return index;
 }
 

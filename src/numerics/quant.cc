@@ -1,5 +1,6 @@
-// Block formats, scalar decoding: the definition that every kernel is checked against. One short function per format turns
-// a block into integers; one loop turns integers into floats. Encoding is in quant_encode.cc; files are read elsewhere.
+// Block formats, scalar decoding: the definition that every kernel is checked against. One short function per format
+// turns a block into integers; one loop turns integers into floats. Encoding is in quant_encode.cc; files are read
+// elsewhere.
 #include "numerics/quant.h"
 
 #include <algorithm>
@@ -259,21 +260,34 @@ size_t row_bytes(QuantFormat format, int64_t cols) {
 void unpack_block(QuantFormat format, const std::byte* block, UnpackedBlock& out) {
   const Block b{reinterpret_cast<const uint8_t*>(block)};
   switch (format) {
-    case QuantFormat::kQ8_0: return unpack_q8_0(b, out);
-    case QuantFormat::kQ4_0: return unpack_q4_0(b, out);
-    case QuantFormat::kQ4_1: return unpack_q4_1(b, out);
-    case QuantFormat::kQ5_0: return unpack_q5_0(b, out);
-    case QuantFormat::kQ5_1: return unpack_q5_1(b, out);
-    case QuantFormat::kIQ4_NL: return unpack_iq4_nl(b, out);
-    case QuantFormat::kQ2_K: return unpack_q2_k(b, out);
-    case QuantFormat::kQ3_K: return unpack_q3_k(b, out);
-    case QuantFormat::kQ4_K: return unpack_q4_k(b, out);
-    case QuantFormat::kQ5_K: return unpack_q5_k(b, out);
-    case QuantFormat::kQ6_K: return unpack_q6_k(b, out);
-    case QuantFormat::kIQ4_XS: return unpack_iq4_xs(b, out);
+    case QuantFormat::kQ8_0:
+      return unpack_q8_0(b, out);
+    case QuantFormat::kQ4_0:
+      return unpack_q4_0(b, out);
+    case QuantFormat::kQ4_1:
+      return unpack_q4_1(b, out);
+    case QuantFormat::kQ5_0:
+      return unpack_q5_0(b, out);
+    case QuantFormat::kQ5_1:
+      return unpack_q5_1(b, out);
+    case QuantFormat::kIQ4_NL:
+      return unpack_iq4_nl(b, out);
+    case QuantFormat::kQ2_K:
+      return unpack_q2_k(b, out);
+    case QuantFormat::kQ3_K:
+      return unpack_q3_k(b, out);
+    case QuantFormat::kQ4_K:
+      return unpack_q4_k(b, out);
+    case QuantFormat::kQ5_K:
+      return unpack_q5_k(b, out);
+    case QuantFormat::kQ6_K:
+      return unpack_q6_k(b, out);
+    case QuantFormat::kIQ4_XS:
+      return unpack_iq4_xs(b, out);
     case QuantFormat::kF32:
     case QuantFormat::kF16:
-    case QuantFormat::kBF16: break;
+    case QuantFormat::kBF16:
+      break;
   }
   CHECK(!is_float_format(format));
 }

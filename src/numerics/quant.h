@@ -14,9 +14,21 @@ namespace foretoken {
 
 // Storage formats of weights. The enumerators' order is ours; `ggml_type` below gives the number in GGUF files.
 enum class QuantFormat : uint8_t {
-  kF32, kF16, kBF16,
-  kQ8_0, kQ4_0, kQ4_1, kQ5_0, kQ5_1, kIQ4_NL,          // blocks of 32
-  kQ2_K, kQ3_K, kQ4_K, kQ5_K, kQ6_K, kIQ4_XS,          // super-blocks of 256
+  kF32,
+  kF16,
+  kBF16,
+  kQ8_0,
+  kQ4_0,
+  kQ4_1,
+  kQ5_0,
+  kQ5_1,
+  kIQ4_NL,  // blocks of 32
+  kQ2_K,
+  kQ3_K,
+  kQ4_K,
+  kQ5_K,
+  kQ6_K,
+  kIQ4_XS,  // super-blocks of 256
 };
 inline constexpr int kQuantFormatCount = 15;
 
@@ -24,7 +36,7 @@ struct FormatInfo {
   std::string_view name;  // as users and llama.cpp write it: "Q4_K"
   int block_elements;     // 1 for floats
   int block_bytes;
-  uint32_t ggml_type;     // type id in GGUF tensor infos
+  uint32_t ggml_type;  // type id in GGUF tensor infos
 };
 
 const FormatInfo& format_info(QuantFormat format);
@@ -36,12 +48,12 @@ inline bool is_float_format(QuantFormat format) { return format <= QuantFormat::
 size_t row_bytes(QuantFormat format, int64_t cols);
 
 // A block as integers: element e of sub-block k = e / sub_elements has the value (d * scale[k]) * q[e] - dmin * min[k].
-// Every product is exact in fp32 (d has 11 significant bits, scale and q together at most 12); the difference rounds once.
-// A format with an additive minimum m (Q4_1, Q5_1) has dmin = -m and min = 1; one without minimums has dmin = 0, has_min
-// false, and nothing is subtracted. Only the entries of existing sub-blocks are set.
+// Every product is exact in fp32 (d has 11 significant bits, scale and q together at most 12); the difference rounds
+// once. A format with an additive minimum m (Q4_1, Q5_1) has dmin = -m and min = 1; one without minimums has dmin = 0,
+// has_min false, and nothing is subtracted. Only the entries of existing sub-blocks are set.
 struct UnpackedBlock {
-  int elements = 0;       // 32 or 256
-  int sub_elements = 0;   // 16 or 32
+  int elements = 0;      // 32 or 256
+  int sub_elements = 0;  // 16 or 32
   bool has_min = false;
   float d = 0, dmin = 0;  // widened from f16
   int16_t q[256];         // signed quants, offset removed: Q6_K -32..31, IQ4 the table value -127..113
@@ -56,13 +68,13 @@ inline constexpr int16_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, 
 void unpack_block(QuantFormat format, const std::byte* block, UnpackedBlock& out);
 
 // Decodes `out.size()` elements (a multiple of block_elements) from `blocks`. Bit-exact by definition: each element is
-// computed with the formula of docs/numerics.md in fp32, every product and difference rounded once, in the order written
-// there. `blocks` holds exactly the needed bytes and may be unaligned. No aliasing.
+// computed with the formula of docs/numerics.md in fp32, every product and difference rounded once, in the order
+// written there. `blocks` holds exactly the needed bytes and may be unaligned. No aliasing.
 void dequantize(QuantFormat format, std::span<const std::byte> blocks, std::span<float> out);
 
-// Encodes `values` (a multiple of block_elements, finite) into row_bytes(format, values.size()) bytes. Supported: the three
-// float formats, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_XS (`can_quantize`). Deterministic; minimises the squared error weighted by
-// `importance` (same length, or empty for the format's default weights).
+// Encodes `values` (a multiple of block_elements, finite) into row_bytes(format, values.size()) bytes. Supported: the
+// three float formats, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_XS (`can_quantize`). Deterministic; minimises the squared error
+// weighted by `importance` (same length, or empty for the format's default weights).
 bool can_quantize(QuantFormat format);
 void quantize(QuantFormat format, std::span<const float> values, std::span<const float> importance,
               std::span<std::byte> out);

@@ -201,6 +201,12 @@ void merge_span(const Softmax& b, Softmax& a) {
   a.m = m;
 }
 
+// True when logit a ranks before b whatever their ids: a NaN ranks first, so that its row's result is NaN and fails visibly.
+bool outranks(float a, float b) {
+  if (a != a || b != b) return a != a && b == b;
+  return a > b;
+}
+
 // Expert ids of one row, by logit descending and id ascending.
 void rank_experts(const float* logits, const MoeShape& shape, std::vector<int>& chosen) {
   chosen.clear();
@@ -208,7 +214,7 @@ void rank_experts(const float* logits, const MoeShape& shape, std::vector<int>& 
     int best = -1;
     for (int e = 0; e < shape.experts; ++e) {
       if (std::find(chosen.begin(), chosen.end(), e) != chosen.end()) continue;
-      if (best < 0 || logits[e] > logits[best]) best = e;
+      if (best < 0 || outranks(logits[e], logits[best])) best = e;
     }
     chosen.push_back(best);
   }

@@ -6,37 +6,12 @@
 #include <numeric>
 
 #include "decode/generation.h"
-#include "model/target.h"
 #include "support/reference_values.h"
 #include "support/shared.h"
-#include "support/test_backend.h"
+#include "support/test_model.h"
 
 namespace foretoken {
 namespace {
-
-struct Loaded {
-  Bundle bundle;
-  ModelConfig config;
-  std::unique_ptr<Backend> backend;
-  Weights weights;
-  std::unique_ptr<TargetModel> target;
-};
-
-std::unique_ptr<Loaded> load(const std::string& name) {
-  auto m = std::make_unique<Loaded>();
-  auto bundle = Bundle::open(test::shared_dir() / "models" / name);
-  if (!bundle) throw std::runtime_error(bundle.error().message);
-  m->bundle = *std::move(bundle);
-  auto config = ModelConfig::from_bundle(m->bundle);
-  if (!config) throw std::runtime_error(config.error().message);
-  m->config = *std::move(config);
-  m->backend = test::fast_backend();
-  auto weights = Weights::load(m->bundle, m->config, *m->backend);
-  if (!weights) throw std::runtime_error(weights.error().message);
-  m->weights = *std::move(weights);
-  m->target = std::make_unique<TargetModel>(m->config, m->weights, *m->backend, TargetOptions{.kv_format = KvFormat::kF32});
-  return m;
-}
 
 double kl_divergence(const float* p_logits, const float* q_logits, int n) {
   const auto log_normaliser = [n](const float* l) {
@@ -60,7 +35,7 @@ TEST_P(OracleTest, LogitsStateAndGreedyContinuation) {
   FORETOKEN_NEEDS_SHARED(std::string("oracle/") + oracle + ".json");
   const Json values = test::read_json(test::shared_dir() / "oracle" / (std::string(oracle) + ".json"));
   const auto tensors = test::read_tensors(test::shared_dir() / "oracle" / (std::string(oracle) + ".safetensors"));
-  const auto m = load(model);
+  const auto m = test::load_model(test::shared_dir() / "models" / model);
   const int vocab = m->config.vocab;
   const DeltaShape& d = m->config.delta;
   const int ratio = d.value_heads / d.key_heads;

@@ -1,4 +1,5 @@
-// The canonical arithmetic against long double, its reduction order against an order written by hand, and the random draws.
+// The canonical arithmetic against long double, its reduction order against an order written by hand, and the random
+// draws.
 #include "numerics/canonical.h"
 
 #include <gtest/gtest.h>
@@ -52,12 +53,14 @@ TEST(Canonical, ExpIsAccurate) {
   const auto exact = [](long double x) { return std::exp(x); };
   EXPECT_LT(worst_ulps(canonical::exp, exact, -87.336f, 88.722f, 2'000'000), 2.0);
   EXPECT_LT(worst_ulps_by_bits(canonical::exp, exact, 1e-30f, 88.0f, 1013), 2.0);
-  EXPECT_LT(worst_ulps_by_bits([](float x) { return canonical::exp(-x); }, [](long double x) { return std::exp(-x); }, 1e-30f,
-                               87.0f, 1013), 2.0);
+  EXPECT_LT(worst_ulps_by_bits([](float x) { return canonical::exp(-x); }, [](long double x) { return std::exp(-x); },
+                               1e-30f, 87.0f, 1013),
+            2.0);
   EXPECT_GT(worst_ulps([](float x) { return 1 + x; }, exact, -1.0f, 1.0f, 100), 1000.0);  // the measure does measure
 }
 
-// exp at the edges: exact one at zero, exact zero far below, infinity far above, NaN stays NaN, and no order reversal there.
+// exp at the edges: exact one at zero, exact zero far below, infinity far above, NaN stays NaN, and no order reversal
+// there.
 TEST(Canonical, ExpSpecialValues) {
   EXPECT_EQ(bits_of(canonical::exp(0.0f)), bits_of(1.0f));
   EXPECT_EQ(bits_of(canonical::exp(-0.0f)), bits_of(1.0f));
@@ -80,11 +83,17 @@ TEST(Canonical, ExpSpecialValues) {
 
 // sigmoid, silu and softplus: a few ulps over their range, right limits, NaN passes through.
 TEST(Canonical, GatesAreAccurate) {
-  EXPECT_LT(worst_ulps(canonical::sigmoid, [](long double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 500'000), 4.0);
-  EXPECT_LT(worst_ulps(canonical::silu, [](long double x) { return x / (1 + std::exp(-x)); }, -80, 80, 500'000), 4.0);
-  EXPECT_LT(worst_ulps(canonical::softplus,
-                       [](long double x) { return std::max(x, 0.0L) + std::log1p(std::exp(-std::fabs(x))); }, -80, 80,
-                       500'000), 4.0);
+  EXPECT_LT(worst_ulps(
+                canonical::sigmoid, [](long double x) { return 1 / (1 + std::exp(-x)); }, -80, 80, 500'000),
+            4.0);
+  EXPECT_LT(worst_ulps(
+                canonical::silu, [](long double x) { return x / (1 + std::exp(-x)); }, -80, 80, 500'000),
+            4.0);
+  EXPECT_LT(
+      worst_ulps(
+          canonical::softplus, [](long double x) { return std::max(x, 0.0L) + std::log1p(std::exp(-std::fabs(x))); },
+          -80, 80, 500'000),
+      4.0);
   EXPECT_EQ(canonical::sigmoid(0.0f), 0.5f);
   EXPECT_EQ(canonical::sigmoid(kInf), 1.0f);
   EXPECT_EQ(bits_of(canonical::sigmoid(-kInf)), 0u);
@@ -102,7 +111,8 @@ TEST(Canonical, LogarithmsAreAccurate) {
   EXPECT_LT(worst_ulps_by_bits(canonical::log1p_unit, log1p, 1e-30f, 1.0f, 511), 3.0);
   EXPECT_EQ(bits_of(canonical::log1p_unit(0.0f)), 0u);
   const auto log = [](long double x) { return std::log(x); };
-  EXPECT_LT(worst_ulps_by_bits(canonical::log, log, std::numeric_limits<float>::min(), std::numeric_limits<float>::max(), 1021),
+  EXPECT_LT(worst_ulps_by_bits(canonical::log, log, std::numeric_limits<float>::min(),
+                               std::numeric_limits<float>::max(), 1021),
             3.0);
   EXPECT_LT(worst_ulps_by_bits(canonical::log, log, 0.5f, 2.0f, 7), 3.0);
   EXPECT_EQ(bits_of(canonical::log(1.0f)), 0u);
@@ -122,8 +132,8 @@ TEST(Canonical, SinCosIsAccurate) {
   EXPECT_EQ(canonical::sin_cos(0).cos, 1.0f);
 }
 
-// dot16: element i goes to lane i mod 16 by fma, lanes fold 8, 4, 2, 1; the tail counts as zeros. The plain left-to-right sum
-// differs on the same data, so the comparison means something.
+// dot16: element i goes to lane i mod 16 by fma, lanes fold 8, 4, 2, 1; the tail counts as zeros. The plain
+// left-to-right sum differs on the same data, so the comparison means something.
 TEST(Canonical, DotOrder) {
   std::mt19937 random(11);
   std::normal_distribution<float> normal;
@@ -193,7 +203,8 @@ TEST(Canonical, QuantizeActivationSpecialValues) {
   }
 }
 
-// add_block is the block's decoded values times the decoded activations, up to fp32 rounding, with and without minimums.
+// add_block is the block's decoded values times the decoded activations, up to fp32 rounding, with and without
+// minimums.
 TEST(Canonical, AddBlockIsTheProduct) {
   std::mt19937 random(4);
   for (const QuantFormat format : {QuantFormat::kQ8_0, QuantFormat::kQ4_1, QuantFormat::kQ3_K, QuantFormat::kQ4_K,

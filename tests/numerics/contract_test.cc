@@ -13,7 +13,8 @@ namespace {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
-// Equal bits give no words; one flipped bit or the sign of zero is counted and located; values beyond `cols` do not matter.
+// Equal bits give no words; one flipped bit or the sign of zero is counted and located; values beyond `cols` do not
+// matter.
 TEST(Contract, DifferenceInBits) {
   std::vector<float> a(3 * 5, 1.5f), b = a;
   View va{reinterpret_cast<std::byte*>(a.data()), DType::kF32, 3, 4, 5};
@@ -33,7 +34,8 @@ TEST(Contract, DifferenceInBits) {
   EXPECT_EQ(difference_in_bits(va, vb), "");
 }
 
-// The largest difference; equal infinities differ by nothing; a NaN on one side makes the answer NaN, so no bound accepts it.
+// The largest difference; equal infinities differ by nothing; a NaN on one side makes the answer NaN, so no bound
+// accepts it.
 TEST(Contract, MaxAbsDifference) {
   std::vector<float> a{1, 2, 3, kInf}, b{1, 2.5f, 2.75f, kInf};
   EXPECT_EQ(max_abs_difference(View::of(a.data(), 2, 2), View::of(b.data(), 2, 2)), 0.5f);

@@ -48,7 +48,8 @@ TEST(Dtype, EveryBf16PatternRoundTrips) {
   }
 }
 
-// Between every two neighbouring finite f16 values: the midpoint goes to the even one, one fp32 step beside it to the nearer.
+// Between every two neighbouring finite f16 values: the midpoint goes to the even one, one fp32 step beside it to the
+// nearer.
 TEST(Dtype, F16RoundsToNearestEven) {
   for (uint32_t low = 0; low < 0x7BFF; ++low) {
     const uint16_t a = static_cast<uint16_t>(low), b = static_cast<uint16_t>(low + 1), even = a & 1 ? b : a;

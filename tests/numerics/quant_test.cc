@@ -1,4 +1,5 @@
-// Block formats: decoding against formulas written a second time, element by element, in double; names, numbers and sizes.
+// Block formats: decoding against formulas written a second time, element by element, in double; names, numbers and
+// sizes.
 #include "numerics/quant.h"
 
 #include <gtest/gtest.h>
@@ -18,9 +19,9 @@ namespace foretoken {
 namespace {
 
 constexpr QuantFormat kAllFormats[] = {
-    QuantFormat::kF32,  QuantFormat::kF16,    QuantFormat::kBF16, QuantFormat::kQ8_0, QuantFormat::kQ4_0,
-    QuantFormat::kQ4_1, QuantFormat::kQ5_0,   QuantFormat::kQ5_1, QuantFormat::kIQ4_NL, QuantFormat::kQ2_K,
-    QuantFormat::kQ3_K, QuantFormat::kQ4_K,   QuantFormat::kQ5_K, QuantFormat::kQ6_K, QuantFormat::kIQ4_XS};
+    QuantFormat::kF32,  QuantFormat::kF16,  QuantFormat::kBF16, QuantFormat::kQ8_0,   QuantFormat::kQ4_0,
+    QuantFormat::kQ4_1, QuantFormat::kQ5_0, QuantFormat::kQ5_1, QuantFormat::kIQ4_NL, QuantFormat::kQ2_K,
+    QuantFormat::kQ3_K, QuantFormat::kQ4_K, QuantFormat::kQ5_K, QuantFormat::kQ6_K,   QuantFormat::kIQ4_XS};
 
 // ---- The formulas again, from the description of the formats: value of element e, in double.
 
@@ -46,14 +47,18 @@ float once(double product, double subtracted) { return static_cast<float>(produc
 float expected_value(QuantFormat format, const uint8_t* p, int e) {
   const int n = e / 128, rr = e % 128, j = rr / 32, l = rr % 32, k = e / 32;
   switch (format) {
-    case QuantFormat::kQ8_0: return static_cast<float>(half(p) * static_cast<int8_t>(p[2 + e]));
-    case QuantFormat::kQ4_0: return static_cast<float>(half(p) * (nibble_of_32(p + 2, e) - 8));
-    case QuantFormat::kQ4_1: return once(half(p) * nibble_of_32(p + 4, e), -half(p + 2));
+    case QuantFormat::kQ8_0:
+      return static_cast<float>(half(p) * static_cast<int8_t>(p[2 + e]));
+    case QuantFormat::kQ4_0:
+      return static_cast<float>(half(p) * (nibble_of_32(p + 2, e) - 8));
+    case QuantFormat::kQ4_1:
+      return once(half(p) * nibble_of_32(p + 4, e), -half(p + 2));
     case QuantFormat::kQ5_0:
       return static_cast<float>(half(p) * ((nibble_of_32(p + 6, e) | bit_of_32(p + 2, e) << 4) - 16));
     case QuantFormat::kQ5_1:
       return once(half(p) * (nibble_of_32(p + 8, e) | bit_of_32(p + 4, e) << 4), -half(p + 2));
-    case QuantFormat::kIQ4_NL: return static_cast<float>(half(p) * kTable[nibble_of_32(p + 2, e)]);
+    case QuantFormat::kIQ4_NL:
+      return static_cast<float>(half(p) * kTable[nibble_of_32(p + 2, e)]);
     case QuantFormat::kQ2_K: {
       const int s = p[e / 16];
       return once(half(p + 80) * (s & 15) * bits(p[16 + 32 * n + l], 2 * j, 2), half(p + 82) * (s >> 4));
@@ -89,8 +94,10 @@ float expected_value(QuantFormat format, const uint8_t* p, int e) {
       std::memcpy(&value, p, 4);
       return value;
     }
-    case QuantFormat::kF16: return static_cast<float>(half(p));
-    case QuantFormat::kBF16: return std::bit_cast<float>(static_cast<uint32_t>(p[0] | p[1] << 8) << 16);
+    case QuantFormat::kF16:
+      return static_cast<float>(half(p));
+    case QuantFormat::kBF16:
+      return std::bit_cast<float>(static_cast<uint32_t>(p[0] | p[1] << 8) << 16);
   }
   return 0;
 }
@@ -101,14 +108,20 @@ std::vector<int> half_offsets(QuantFormat format) {
     case QuantFormat::kQ4_1:
     case QuantFormat::kQ5_1:
     case QuantFormat::kQ4_K:
-    case QuantFormat::kQ5_K: return {0, 2};
-    case QuantFormat::kQ2_K: return {80, 82};
-    case QuantFormat::kQ3_K: return {108};
-    case QuantFormat::kQ6_K: return {208};
+    case QuantFormat::kQ5_K:
+      return {0, 2};
+    case QuantFormat::kQ2_K:
+      return {80, 82};
+    case QuantFormat::kQ3_K:
+      return {108};
+    case QuantFormat::kQ6_K:
+      return {208};
     case QuantFormat::kF32:
     case QuantFormat::kF16:
-    case QuantFormat::kBF16: return {};
-    default: return {0};
+    case QuantFormat::kBF16:
+      return {};
+    default:
+      return {0};
   }
 }
 
@@ -116,8 +129,8 @@ bool same_value(float a, float b) {
   return (std::isnan(a) && std::isnan(b)) || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
-// Decoding is bit-exact against the formulas in double on random blocks, and on blocks whose bytes are all equal and whose
-// scales are zero, denormal, the largest, infinite or NaN; unpack_block tells the same values as integers.
+// Decoding is bit-exact against the formulas in double on random blocks, and on blocks whose bytes are all equal and
+// whose scales are zero, denormal, the largest, infinite or NaN; unpack_block tells the same values as integers.
 TEST(QuantDecode, EqualsTheFormulasBitForBit) {
   constexpr uint16_t kHalves[] = {0x0000, 0x8000, 0x0001, 0x8001, 0x03FF, 0x0400, 0x3C00, 0xBC00,
                                   0x7BFF, 0xFBFF, 0x7C00, 0xFC00, 0x7E00, 0x2E66, 0x9234};
@@ -154,7 +167,8 @@ TEST(QuantDecode, EqualsTheFormulasBitForBit) {
       for (int e = 0; e < elements; ++e) {
         const float expected = expected_value(format, blocks[i].data(), e);
         const float actual = values[i * static_cast<size_t>(elements) + static_cast<size_t>(e)];
-        ASSERT_TRUE(same_value(actual, expected)) << "block " << i << " element " << e << ": " << actual << " vs " << expected;
+        ASSERT_TRUE(same_value(actual, expected))
+            << "block " << i << " element " << e << ": " << actual << " vs " << expected;
         if (i == 0) distinct.push_back(expected);
       }
     // The reference is not trivial: a random block holds many different values.
@@ -170,7 +184,8 @@ TEST(QuantDecode, EqualsTheFormulasBitForBit) {
         const int k = e / u.sub_elements;
         const double product = double{u.d} * u.scale[k] * u.q[e];
         const float value = u.has_min ? once(product, double{u.dmin} * u.min[k]) : static_cast<float>(product);
-        ASSERT_TRUE(same_value(value, expected_value(format, blocks[i].data(), e))) << "block " << i << " element " << e;
+        ASSERT_TRUE(same_value(value, expected_value(format, blocks[i].data(), e)))
+            << "block " << i << " element " << e;
       }
     }
   }

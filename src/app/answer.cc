@@ -1,0 +1,147 @@
+// The glue between tokens and text while an answer runs.
+#include "app/answer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+
+#include "app/progress.h"
+#include "text/detokenizer.h"
+
+namespace foretoken::app {
+namespace {
+
+std::atomic<bool> interrupt_flag{false};
+
+// Sends visible text to the sink, in the part it belongs to; reasoning ends at the </think> token, and the blank lines around the
+// boundary belong to neither part.
+class PartWriter {
+ public:
+  PartWriter(Answer& answer, const AnswerSink& sink, bool reasoning) : answer_(answer), sink_(sink), reasoning_(reasoning) {}
+
+  bool in_reasoning() const { return reasoning_; }
+  void end_reasoning() {
+    while (!answer_.reasoning.empty() && answer_.reasoning.back() == '\n') answer_.reasoning.pop_back();
+    held_newlines_.clear();
+    reasoning_ = false;
+    skip_newlines_ = true;
+  }
+  void write(std::string_view text) {
+    if (!reasoning_ && skip_newlines_) {
+      text.remove_prefix(std::min(text.find_first_not_of('\n'), text.size()));
+      skip_newlines_ = text.empty();
+    }
+    if (text.empty()) return;
+    if (reasoning_) {  // trailing newlines wait: they may be the boundary's
+      std::string pending = held_newlines_ + std::string(text);
+      const size_t end = pending.find_last_not_of('\n');
+      const size_t keep = end == std::string::npos ? 0 : end + 1;
+      held_newlines_ = pending.substr(keep);
+      pending.resize(keep);
+      answer_.reasoning += pending;
+      if (sink_ && !pending.empty()) sink_(AnswerPart::kReasoning, pending);
+      return;
+    }
+    answer_.text += text;
+    if (sink_) sink_(AnswerPart::kText, text);
+  }
+
+ private:
+  Answer& answer_;
+  const AnswerSink& sink_;
+  bool reasoning_, skip_newlines_ = false;
+  std::string held_newlines_;
+};
+
+}  // namespace
+
+void watch_interrupts() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { interrupt_flag.store(true); };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second Ctrl-C ends the program
+  ::sigaction(SIGINT, &action, nullptr);
+}
+bool interrupted() { return interrupt_flag.load(); }
+void clear_interrupt() { interrupt_flag.store(false); }
+
+bool opens_reasoning(const Tokenizer& tokenizer, std::span<const TokenId> prompt) {
+  const auto open = tokenizer.find("<think>"), close = tokenizer.find("</think>");
+  if (!open) return false;
+  for (size_t i = prompt.size(); i-- > 0;) {
+    if (prompt[i] == *open) return true;
+    if (close && prompt[i] == *close) return false;
+    if (prompt.size() - i > 8) return false;  // the generation prompt ends with it
+  }
+  return false;
+}
+
+Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokenizer* tokenizer, AnswerRequest request,
+                               const CommonOptions& options, const AnswerSink& sink) {
+  Answer answer;
+  if (!tokenizer && !request.sampling.stop.empty())
+    return Error{ErrorCode::kUsage, "--stop needs a tokenizer, and this bundle has none"};
+  for (const std::string& stop : request.sampling.stop)
+    if (stop.empty()) return Error{ErrorCode::kUsage, "--stop takes a text of at least one character"};
+  request.sampling.params.seed = answer.seed = request.sampling.seed ? *request.sampling.seed : draw_seed();
+  answer.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+  answer.cached_tokens = request.cached;
+  CHECK(lane.length() == request.cached);
+
+  GenerationOptions generation_options{.sampling = request.sampling.params, .max_tokens = request.sampling.max_tokens,
+                                       .prefill_chunk = options.prefill_chunk};
+  if (!request.sampling.ignore_eos) {
+    generation_options.stop_tokens = model.config().stop_tokens;
+    if (tokenizer)
+      for (const TokenId id : tokenizer->end_ids())
+        if (std::find(generation_options.stop_tokens.begin(), generation_options.stop_tokens.end(), id) == generation_options.stop_tokens.end())
+          generation_options.stop_tokens.push_back(id);
+  }
+  // Ids beyond the tokenizer are padding rows of the embedding: never chosen where text is wanted.
+  if (tokenizer)
+    for (TokenId id = tokenizer->size(); id < model.config().vocab; ++id) generation_options.sampling.banned.push_back(id);
+
+  const SteadyClock clock;
+  Generation generation(model.target(), lane, std::move(generation_options), clock);
+  PartWriter writer(answer, sink, tokenizer && request.split_reasoning);
+  std::optional<Detokenizer> detokenizer;
+  std::optional<StopMatcher> stops;
+  std::optional<TokenId> close;
+  if (tokenizer) {
+    detokenizer.emplace(*tokenizer, Detokenizer::Options{.skip_special = true});
+    stops.emplace(request.sampling.stop);
+    close = tokenizer->find("</think>");
+    generation.on_token([&](TokenId token) {
+      if (writer.in_reasoning()) ++answer.reasoning_tokens;
+      if (writer.in_reasoning() && close && token == *close) {
+        writer.write(stops->add(detokenizer->flush()));
+        writer.end_reasoning();
+        return false;
+      }
+      writer.write(stops->add(detokenizer->add(token)));
+      return stops->stopped();
+    });
+  }
+  ProgressLine progress("reading the prompt", sink && options.level() != LogLevel::kQuiet);
+  const auto on_progress = [&](int64_t done, int64_t total) {
+    if (total > options.prefill_chunk) progress.show(static_cast<uint64_t>(done), static_cast<uint64_t>(total));
+    if (done == total) progress.clear();
+    return !interrupted();
+  };
+  TRY(generation.start(std::span(request.prompt).subspan(static_cast<size_t>(request.cached)), on_progress));
+  while (!generation.finished()) {
+    if (interrupted()) generation.cancel();
+    else TRY(generation.step());
+  }
+  if (tokenizer && !stops->stopped()) {
+    writer.write(stops->add(detokenizer->flush()));
+    writer.write(stops->flush());
+  }
+  answer.ids.assign(generation.tokens().begin(), generation.tokens().end());
+  answer.reason = generation.reason();
+  answer.timing = generation.timing();
+  return answer;
+}
+
+}  // namespace foretoken::app

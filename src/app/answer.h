@@ -1,0 +1,45 @@
+// One answer, streamed: prompt ids through Generation and the detokeniser to a sink, with stop strings and Ctrl-C. Shared by run, chat and demo.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "app/loaded_model.h"
+#include "app/prompt.h"
+#include "decode/generation.h"
+
+namespace foretoken::app {
+
+struct Answer {
+  std::string text;       // without reasoning; unsplit in raw mode
+  std::string reasoning;
+  std::vector<TokenId> ids;
+  FinishReason reason = FinishReason::kNone;
+  uint64_t seed = 0;
+  int64_t prompt_tokens = 0, cached_tokens = 0, reasoning_tokens = 0;
+  GenerationTiming timing;
+};
+
+enum class AnswerPart : uint8_t { kReasoning, kText };
+using AnswerSink = std::function<void(AnswerPart part, std::string_view text)>;
+
+struct AnswerRequest {
+  std::vector<TokenId> prompt;     // whole prompt; its beginning may already be in the lane
+  int64_t cached = 0;              // leading prompt tokens that the lane already holds
+  SamplingOptions sampling;
+  bool split_reasoning = false;    // the prompt opened <think>: text up to </think> is reasoning
+};
+
+// Set by Ctrl-C while an answer runs; the answer then ends as cancelled, keeping what was generated.
+void watch_interrupts();
+bool interrupted();
+void clear_interrupt();
+
+// `tokenizer` may be null: then there is no text, and stop strings are an error.
+Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokenizer* tokenizer, AnswerRequest request,
+                               const CommonOptions& options, const AnswerSink& sink);
+
+// True when `prompt` ends inside an opened <think> block.
+bool opens_reasoning(const Tokenizer& tokenizer, std::span<const TokenId> prompt);
+
+}  // namespace foretoken::app

@@ -1,0 +1,27 @@
+// The commands of the program, one file each. `add_X` declares a subcommand and its options; the returned callback runs it and gives
+// the exit status.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <vector>
+
+namespace foretoken::app {
+
+struct Command {
+  CLI::App* app;
+  std::function<int()> run;
+};
+
+Command add_run(CLI::App& program);
+Command add_chat(CLI::App& program);
+Command add_demo(CLI::App& program);
+Command add_inspect(CLI::App& program);
+Command add_tokenize(CLI::App& program);
+Command add_detokenize(CLI::App& program);
+Command add_render(CLI::App& program);
+Command add_logits(CLI::App& program);
+Command add_perplexity(CLI::App& program);
+Command add_quantize(CLI::App& program);
+
+}  // namespace foretoken::app

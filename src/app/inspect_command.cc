@@ -1,0 +1,117 @@
+// foretoken inspect: what is in a bundle, what will be used and why. Reads headers only.
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <iostream>
+
+#include "app/commands.h"
+#include "app/loaded_model.h"
+
+namespace foretoken::app {
+namespace {
+
+struct InspectOptions {
+  CommonOptions common;
+};
+
+std::string human_bytes(double bytes) {
+  const char* unit = "B";
+  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
+    if (bytes < 1024) break;
+    bytes /= 1024;
+    unit = next;
+  }
+  return fmt::format(bytes < 10 ? "{:.2f} {}" : "{:.1f} {}", bytes, unit);
+}
+
+Result<OrderedJson> inspect(const InspectOptions& o) {
+  ASSIGN_OR_RETURN(const OpenedBundle opened, open_bundle(o.common));
+  const Bundle& bundle = opened.bundle;
+  ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_bundle(bundle));
+  const Status trunk = check_trunk(bundle, config);
+  const MtpStatus mtp = inspect_mtp(bundle, config);
+  const KvLayout kv = config.kv_layout(o.common.kv());
+
+  int64_t elements = 0;
+  for (const TensorInfo& t : bundle.tensors()) elements += t.elements();
+  const uint64_t bytes = bundle.tensor_bytes();
+  const size_t kv_per_token = kv.page_bytes() / kPageTokens;
+
+  OrderedJson experts = nullptr;
+  if (config.moe.experts > 0)
+    experts = {{"count", config.moe.experts}, {"per_token", config.moe.top_k}, {"width", config.expert_width}, {"shared_width", config.shared_width}};
+  OrderedJson tokenizer = nullptr;
+  if (opened.tokenizer)
+    tokenizer = {{"size", opened.tokenizer->size()},
+                 {"merges", opened.tokenizer->merge_count()},
+                 {"added_tokens", opened.tokenizer->added_tokens().size()},
+                 {"split", std::string(opened.tokenizer->split_method())},
+                 {"chat_template", opened.chat_template.has_value()}};
+  const std::string why =
+      mtp.complete ? "decoding is plain: no drafter runs in this version, though the bundle holds a complete MTP head"
+                   : "decoding is plain: no drafter runs in this version";
+  const OrderedJson plan = {{{"item", "weights"}, {"bytes", bytes}},
+                            {{"item", "recurrent state per lane"}, {"bytes", config.recurrent_bytes_per_lane()}},
+                            {{"item", "K/V per 1,024 tokens"}, {"bytes", kv_per_token * 1024}}};
+  return OrderedJson{{"path", bundle.path().string()},
+                     {"format", std::string(bundle_format_name(bundle.format()))},
+                     {"architecture", config.architecture},
+                     {"family", std::string(family_name(config.family))},
+                     {"layers", {{"total", config.layers}, {"linear", config.delta_layers()}, {"full", config.attention_layers()}}},
+                     {"hidden", config.hidden},
+                     {"vocab", config.vocab},
+                     {"experts", experts},
+                     {"tensors", bundle.tensors().size()},
+                     {"bytes", bytes},
+                     {"bits_per_weight", elements > 0 ? 8.0 * static_cast<double>(bytes) / static_cast<double>(elements) : 0.0},
+                     {"runs", trunk.ok()},
+                     {"reason", trunk.ok() ? "every trunk tensor is present" : trunk.error().message},
+                     {"tokenizer", tokenizer},
+                     {"mtp", {{"declared", mtp.declared}, {"present", mtp.present}, {"complete", mtp.complete}, {"reason", mtp.reason}}},
+                     {"drafter", nullptr},
+                     {"speculation", {{"resolved", "off"}, {"why", why}}},
+                     {"memory", {{"weights", bytes}, {"state_per_lane", config.recurrent_bytes_per_lane()}, {"kv_per_token", kv_per_token}, {"plan", plan}}},
+                     {"notes", bundle.notes()},
+                     {"fingerprint", bundle.fingerprint()}};
+}
+
+void print_text(const OrderedJson& j) {
+  const auto text = [&](const char* key) { return j[key].get<std::string>(); };
+  fmt::print("{}  ({}, {}, {})\n", text("path"), text("format"), text("architecture"), text("family"));
+  fmt::print("  layers       {} ({} linear, {} full attention), hidden {}, vocabulary {}\n", j["layers"]["total"].get<int>(),
+             j["layers"]["linear"].get<int>(), j["layers"]["full"].get<int>(), j["hidden"].get<int>(), j["vocab"].get<int>());
+  if (!j["experts"].is_null())
+    fmt::print("  experts      {} of width {}, {} per token, shared {}\n", j["experts"]["count"].get<int>(), j["experts"]["width"].get<int>(),
+               j["experts"]["per_token"].get<int>(), j["experts"]["shared_width"].get<int>());
+  fmt::print("  weights      {} tensors, {}, {:.2f} bits per weight\n", j["tensors"].get<size_t>(), human_bytes(j["bytes"].get<double>()),
+             j["bits_per_weight"].get<double>());
+  fmt::print("  runs         {}: {}\n", j["runs"].get<bool>() ? "yes" : "no", text("reason"));
+  if (j["tokenizer"].is_null()) fmt::print("  tokenizer    none; commands that take ids still work\n");
+  else
+    fmt::print("  tokenizer    {} tokens, {} merges, chat template {}\n", j["tokenizer"]["size"].get<int>(), j["tokenizer"]["merges"].get<size_t>(),
+               j["tokenizer"]["chat_template"].get<bool>() ? "yes" : "no");
+  fmt::print("  MTP head     {}: {}\n", j["mtp"]["complete"].get<bool>() ? "complete" : j["mtp"]["present"].get<bool>() ? "incomplete" : "none",
+             j["mtp"]["reason"].get<std::string>());
+  fmt::print("  speculation  {}: {}\n", j["speculation"]["resolved"].get<std::string>(), j["speculation"]["why"].get<std::string>());
+  fmt::print("  memory       {} weights, {} state per lane, {} K/V per token\n", human_bytes(j["memory"]["weights"].get<double>()),
+             human_bytes(j["memory"]["state_per_lane"].get<double>()), human_bytes(j["memory"]["kv_per_token"].get<double>()));
+  for (const auto& note : j["notes"]) fmt::print("  note         {}\n", note.get<std::string>());
+  fmt::print("  fingerprint  {}\n", text("fingerprint"));
+}
+
+}  // namespace
+
+Command add_inspect(CLI::App& program) {
+  auto o = std::make_shared<InspectOptions>();
+  CLI::App* app = program.add_subcommand("inspect", "What a bundle holds, what will be used and why");
+  add_common_options(*app, o->common);
+  return {app, [o] {
+            const auto result = inspect(*o);
+            if (!result) return report(result.error());
+            if (o->common.json) std::cout << dump_json(*result, 1) << "\n";
+            else print_text(*result);
+            return 0;
+          }};
+}
+
+}  // namespace foretoken::app

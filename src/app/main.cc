@@ -1,0 +1,40 @@
+// The program: declares the commands, parses the line, runs one.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "app/commands.h"
+#include "base/threads.h"
+
+int main(int argc, char** argv) {
+  using namespace foretoken::app;
+  std::signal(SIGPIPE, SIG_IGN);
+  foretoken::set_float_environment();
+  CLI::App program("Foretoken: exact local inference for Qwen3.5, 3.6 and 3.8 hybrid models", "foretoken");
+  program.set_version_flag("--version", "foretoken " FORETOKEN_VERSION);
+  program.require_subcommand(1);
+  const std::vector<Command> commands = {add_run(program),        add_chat(program),       add_demo(program),   add_inspect(program),
+                                         add_tokenize(program),   add_detokenize(program), add_render(program), add_logits(program),
+                                         add_perplexity(program), add_quantize(program)};
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (e.get_exit_code() == 0) return program.exit(e);  // --help, --version
+    fmt::print(stderr, "foretoken: {} (see foretoken --help)\n", e.what());
+    return 2;
+  }
+  try {
+    for (const Command& command : commands)
+      if (command.app->parsed()) return command.run();
+  } catch (const std::bad_alloc&) {
+    fmt::print(stderr, "foretoken: out of memory; try --kv-format int8, a smaller --prefill-chunk or a smaller model\n");
+    return 4;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "foretoken: {}\n", e.what());
+    return 2;
+  }
+  return 2;
+}

@@ -1,0 +1,150 @@
+// foretoken run: one answer, streamed to standard output or printed as JSON.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+
+#include "app/answer.h"
+#include "app/commands.h"
+
+namespace foretoken::app {
+namespace {
+
+struct RunOptions {
+  CommonOptions common;
+  SamplingOptions sampling;
+  std::string prompt, prompt_file, ids, system, thinking, json_schema;
+  bool raw = false;
+  std::string speculate = "auto", verify = "auto";
+  int width = 0;
+  double live_threshold = -1;
+};
+
+Result<std::vector<TokenId>> prompt_ids(const RunOptions& o, LoadedModel& model) {
+  if (!o.ids.empty()) return parse_ids(o.ids);
+  std::string text = o.prompt;
+  if (!o.prompt_file.empty()) {
+    ASSIGN_OR_RETURN(text, read_file(o.prompt_file));
+  } else if (text.empty()) {
+    if (::isatty(STDIN_FILENO)) return Error{ErrorCode::kUsage, "run needs a prompt: foretoken run \"...\", --prompt-file or --ids"};
+    text = read_standard_input();
+  }
+  ASSIGN_OR_RETURN(const Tokenizer* tokenizer, model.tokenizer());
+  if (o.raw) return tokenizer->encode(text);
+  ASSIGN_OR_RETURN(const ChatTemplate* chat_template, model.chat_template());
+  OrderedJson messages = OrderedJson::array();
+  if (!o.system.empty()) messages.push_back({{"role", "system"}, {"content", o.system}});
+  messages.push_back({{"role", "user"}, {"content", text}});
+  ASSIGN_OR_RETURN(const ThinkingChoice thinking, ThinkingChoice::parse(o.thinking));
+  ASSIGN_OR_RETURN(RenderedPrompt rendered, render_messages(*chat_template, *tokenizer, messages, nullptr, thinking));
+  return std::move(rendered.ids);
+}
+
+OrderedJson answer_json(const Answer& a, std::span<const TokenId> prompt, double load_s) {
+  const int64_t computed = a.prompt_tokens - a.cached_tokens;
+  const auto rate = [](double tokens, double seconds) { return seconds > 0 ? tokens / seconds : 0.0; };
+  const int64_t cycles = a.timing.cycles;
+  return {{"text", a.text},
+          {"reasoning", a.reasoning},
+          {"ids", a.ids},
+          {"prompt_ids", std::vector<TokenId>(prompt.begin(), prompt.end())},
+          {"finish_reason", std::string(finish_reason_name(a.reason))},
+          {"seed", a.seed},
+          {"usage",
+           {{"prompt_tokens", a.prompt_tokens},
+            {"completion_tokens", a.ids.size()},
+            {"reasoning_tokens", a.reasoning_tokens},
+            {"cached_tokens", a.cached_tokens}}},
+          {"speculation",
+           {{"drafter", "off"},
+            {"verify", "off"},
+            {"cycles", cycles},
+            {"drafted", 0},
+            {"verified_rows", cycles},
+            {"accepted", 0},
+            {"tokens_per_cycle", cycles > 0 ? 1.0 : 0.0},
+            {"by_drafter", OrderedJson::object()}}},
+          {"timing",
+           {{"load_s", load_s},
+            {"prefill_s", a.timing.prefill_s},
+            {"decode_s", a.timing.decode_s},
+            {"prefill_tok_s", rate(static_cast<double>(computed), a.timing.prefill_s)},
+            {"decode_tok_s", rate(static_cast<double>(cycles), a.timing.decode_s)},
+            {"draft_s", 0.0},
+            {"verify_s", a.timing.decode_s},
+            {"commit_s", 0.0}}}};
+}
+
+Status check(const RunOptions& o) {
+  TRY(o.sampling.params.validate());
+  if (!o.json_schema.empty()) return Error{ErrorCode::kUnsupported, "--json-schema: constrained output arrives with the server"};
+  const int sources = !o.ids.empty() + !o.prompt_file.empty() + !o.prompt.empty();
+  if (sources > 1) return Error{ErrorCode::kUsage, "give one of PROMPT, --prompt-file and --ids"};
+  return {};
+}
+
+int run(const RunOptions& o) {
+  if (const Status valid = check(o); !valid) return report(valid.error());
+  auto loaded = LoadedModel::load(o.common);
+  if (!loaded) return report(loaded.error());
+  LoadedModel& model = **loaded;
+  if (o.speculate != "auto" && o.speculate != "off")
+    log_info(o.common, fmt::format("note: --speculate {}: no drafter runs in this version; decoding plainly", o.speculate));
+  auto prompt = prompt_ids(o, model);
+  if (!prompt) return report(prompt.error());
+  const auto tokenizer = model.tokenizer();
+  const Tokenizer* text = tokenizer ? *tokenizer : nullptr;
+
+  watch_interrupts();
+  const bool stream = !o.common.json;
+  const bool dim = ::isatty(STDOUT_FILENO);
+  AnswerPart last = AnswerPart::kText;
+  const AnswerSink sink = [&](AnswerPart part, std::string_view piece) {
+    if (dim && part != last) std::cout << (part == AnswerPart::kReasoning ? "\033[2m" : "\033[0m\n\n");
+    else if (!dim && part != last && part == AnswerPart::kText) std::cout << "\n</think>\n\n";
+    last = part;
+    std::cout << piece << std::flush;
+  };
+  auto lane = model.target().make_lane();
+  const bool split = text && !o.raw && o.ids.empty() && opens_reasoning(*text, *prompt);
+  const auto answer = generate_answer(model, *lane, text, {.prompt = *prompt, .sampling = o.sampling, .split_reasoning = split},
+                                      o.common, stream ? sink : AnswerSink());
+  if (!answer) return report(answer.error());
+  if (!stream) {
+    std::cout << dump_json(answer_json(*answer, *prompt, model.load_seconds()), 1) << "\n";
+    return 0;
+  }
+  if (!text) {
+    for (size_t i = 0; i < answer->ids.size(); ++i) std::cout << (i ? "," : "") << answer->ids[i];
+  }
+  if (dim && last == AnswerPart::kReasoning) std::cout << "\033[0m";
+  std::cout << std::endl;
+  const double rate = answer->timing.decode_s > 0 ? static_cast<double>(answer->timing.cycles) / answer->timing.decode_s : 0;
+  if (::isatty(STDERR_FILENO))
+    log_info(o.common, fmt::format("{} prompt tokens in {:.3f} s, {} tokens at {:.1f} tokens/s ({})", answer->prompt_tokens,
+                                   answer->timing.prefill_s, answer->ids.size(), rate, finish_reason_name(answer->reason)));
+  return 0;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& program) {
+  auto o = std::make_shared<RunOptions>();
+  CLI::App* app = program.add_subcommand("run", "Answer one prompt");
+  add_common_options(*app, o->common);
+  add_sampling_options(*app, o->sampling);
+  app->add_option("prompt", o->prompt, "The prompt (standard input when absent)");
+  app->add_option("--prompt-file", o->prompt_file, "Read the prompt from a file");
+  app->add_option("--ids", o->ids, "Raw token ids, comma separated; no template");
+  app->add_flag("--raw", o->raw, "No chat template; the text is printed unsplit");
+  app->add_option("--system", o->system, "System message");
+  app->add_option("--thinking", o->thinking, "on, off or a budget of tokens (default: the template's)");
+  app->add_option("--speculate", o->speculate, "auto, off, copy, mtp, dflash (comma list)")->capture_default_str();
+  app->add_option("--verify", o->verify, "auto, chain, live or tree")->check(CLI::IsMember({"auto", "chain", "live", "tree"}))->capture_default_str();
+  app->add_option("--width", o->width, "Proposed tokens per cycle")->check(CLI::NonNegativeNumber);
+  app->add_option("--live-threshold", o->live_threshold, "Least cumulative confidence of a verified row")->check(CLI::Range(0.0, 1.0));
+  app->add_option("--json-schema", o->json_schema, "Constrain the answer to a JSON Schema file");
+  return {app, [o] { return run(*o); }};
+}
+
+}  // namespace foretoken::app

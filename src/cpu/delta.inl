@@ -1,0 +1,133 @@
+// The gated delta rule, token by token, written once over simd.h: lanes are columns of the state, which never meet. A run of
+// rows keeps its block of columns in the first-level cache. Definition: docs/numerics.md, the same operations per column.
+namespace foretoken::cpu::FORETOKEN_ISA {
+namespace {
+
+// out = (x * r) * scale, r = 1 / sqrt(sum of squares + 1e-6); scale 1 leaves the product as it is.
+FORETOKEN_SIMD void l2_normalise(const float* x, int n, float scale, float* out) {
+  const F32x16 r = set_f32(1.0f / __builtin_sqrtf(sum_of_squares(x, n) + 1e-6f)), s = set_f32(scale);
+  int i = 0;
+  for (; i + 16 <= n; i += 16) store(out + i, mul(mul(load_f32(x + i), r), s));
+  if (i < n) store_first(out + i, mul(mul(load_first_f32(x + i, n - i), r), s), n - i);
+}
+
+void prepare_row(const DeltaRowTask& task) {
+  const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(task.key_dim));
+  for (int h = 0; h < task.key_heads; ++h) {
+    const int64_t head = int64_t{h} * task.key_dim;
+    l2_normalise(task.conv + head, task.key_dim, scale, task.query + head);
+    l2_normalise(task.conv + int64_t{task.key_heads} * task.key_dim + head, task.key_dim, 1.0f, task.key + head);
+  }
+  for (int h = 0; h < task.value_heads; h += 16) {
+    const int count = task.value_heads - h < 16 ? task.value_heads - h : 16;
+    const F32x16 b = load_first_f32(task.beta_alpha + h, count);
+    const F32x16 a = load_first_f32(task.beta_alpha + task.value_heads + h, count);
+    const F32x16 rate = load_first_f32(task.decay_rate + h, count), bias = load_first_f32(task.dt_bias + h, count);
+    store_first(task.beta + h, sigmoid(b), count);
+    store_first(task.decay + h, exp(mul(rate, softplus(add(a, bias)))), count);
+  }
+}
+
+// kVectors * 16 columns; kPartial: the single vector has only `count` of them. In `work` lies the state after the row's decay
+// and before its update, one row of kVectors vectors per key.
+template <int kVectors, bool kPartial>
+struct DeltaColumns {
+  static constexpr int kWidth = 16 * kVectors;
+
+  FORETOKEN_SIMD F32x16 load(const float* p, int vector, int count) {
+    return kPartial ? load_first_f32(p, count) : load_f32(p + 16 * vector);
+  }
+  FORETOKEN_SIMD void put(float* p, int vector, F32x16 x, int count) {
+    if (kPartial) store_first(p, x, count);
+    else store(p + 16 * vector, x);
+  }
+
+  // d = beta * (v - u), kept on the tape when there is one.
+  FORETOKEN_SIMD void deltas(const DeltaRow& row, int64_t column, int count, const F32x16 (&u)[kVectors],
+                             F32x16 (&d)[kVectors]) {
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      d[v] = mul(set_f32(row.beta), sub(load(row.value + column, v, count), u[v]));
+      if (row.delta) put(row.delta + column, v, d[v], count);
+    }
+  }
+
+  static void run(const DeltaRun& run, int64_t column, int count) {
+    const DeltaRow* rows = run.rows;
+    float* work = run.work;
+    F32x16 u[kVectors], d[kVectors], o[kVectors];
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = zero_f32();
+    {
+      const float* source = run.source + column;
+      const F32x16 decay = set_f32(rows[0].decay);
+      const float* key = rows[0].key;
+      for (int i = 0; i < run.key_dim; ++i) {
+        const F32x16 k = set_f32(key[i]);
+        FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          const F32x16 s = mul(decay, load(source + i * run.source_stride, v, count));
+          u[v] = fma(k, s, u[v]);
+          store(work + i * kWidth + 16 * v, s);
+        }
+      }
+    }
+    for (int r = 0; r + 1 < run.row_count; ++r) {  // a row's update and output, and the next row's prediction, in one sweep
+      deltas(rows[r], column, count, u, d);
+      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = o[v] = zero_f32();
+      const float *key = rows[r].key, *query = rows[r].query, *next_key = rows[r + 1].key;
+      const F32x16 decay = set_f32(rows[r + 1].decay);
+      for (int i = 0; i < run.key_dim; ++i) {
+        const F32x16 k = set_f32(key[i]), q = set_f32(query[i]), n = set_f32(next_key[i]);
+        FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          float* cell = work + i * kWidth + 16 * v;
+          F32x16 s = fma(k, d[v], load_f32(cell));
+          o[v] = fma(q, s, o[v]);
+          s = mul(decay, s);
+          u[v] = fma(n, s, u[v]);
+          store(cell, s);
+        }
+      }
+      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) put(rows[r].out + column, v, o[v], count);
+    }
+    const DeltaRow& last = rows[run.row_count - 1];
+    deltas(last, column, count, u, d);
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) o[v] = zero_f32();
+    float* target = run.target ? run.target + column : nullptr;
+    for (int i = 0; i < run.key_dim; ++i) {
+      const F32x16 k = set_f32(last.key[i]), q = set_f32(last.query[i]);
+      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+        const F32x16 s = fma(k, d[v], load_f32(work + i * kWidth + 16 * v));
+        o[v] = fma(q, s, o[v]);
+        if (target) put(target + i * run.target_stride, v, s, count);
+      }
+    }
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) put(last.out + column, v, o[v], count);
+  }
+};
+
+void delta_run(const DeltaRun& run) {
+  constexpr int kWide = FORETOKEN_ISA_LEVEL == 1 ? 2 : 4;  // vectors whose sums and updates fit the registers
+  int64_t column = 0;
+  for (; column + 16 * kWide <= run.columns; column += 16 * kWide) DeltaColumns<kWide, false>::run(run, column, 16);
+  for (; column + 16 <= run.columns; column += 16) DeltaColumns<1, false>::run(run, column, 16);
+  if (column < run.columns) DeltaColumns<1, true>::run(run, column, static_cast<int>(run.columns - column));
+}
+
+// S = fma(k, d, decay * S) for each row in turn, one state row at a time: cells never meet.
+void delta_replay(const ReplayTask& task) {
+  for (int i = 0; i < task.key_dim; ++i) {
+    float* cells = task.state + int64_t{i} * task.value_dim;
+    for (int c = 0; c < task.value_dim; c += 16) {
+      const int count = task.value_dim - c < 16 ? task.value_dim - c : 16;
+      F32x16 s = load_part(cells + c, count);
+      for (int r = 0; r < task.row_count; ++r) {
+        const ReplayRow& row = task.rows[r];
+        s = fma(set_f32(row.key[i]), load_part(row.delta + c, count), mul(set_f32(row.decay), s));
+      }
+      store_part(cells + c, s, count);
+    }
+  }
+}
+
+constexpr DeltaKernels delta_kernels() { return {.prepare_row = prepare_row, .run = delta_run, .replay = delta_replay}; }
+
+}  // namespace
+}  // namespace foretoken::cpu::FORETOKEN_ISA

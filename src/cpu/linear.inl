@@ -1,0 +1,500 @@
+// Products of packed weights with activation rows, written once over simd.h. Layouts: packed_layout.h; arithmetic:
+// canonical::add_block for block formats, canonical::dot16 for floats. A row's operations and their order never depend on how
+// many rows run together: tiles only choose which rows share a load of the weights.
+//
+// Shape contract: any outputs >= 1 and rows >= 1; cols a multiple of the format's block (floats: any cols >= 1).
+// Plan: up to kTileRows rows are multiplied straight from the packed planes; more rows first unpack one unit of 256 columns to
+// bytes and pass all row tiles over it, so that the unpacking is shared.
+namespace foretoken::cpu::FORETOKEN_ISA {
+namespace {
+
+#if FORETOKEN_ISA_LEVEL == 0
+inline constexpr int kTileRows = 2;
+#elif FORETOKEN_ISA_LEVEL == 1
+inline constexpr int kTileRows = 4;
+#else
+inline constexpr int kTileRows = 8;
+#endif
+// AVX2 has too few registers for the sums of both halves of a group.
+inline constexpr bool kHalvesApart = FORETOKEN_ISA_LEVEL < 2;
+inline constexpr int kUnitColumns = 256;
+inline constexpr int kPrefetchBytes = 4096;  // ahead in the packed stream, which is contiguous over groups
+inline constexpr int64_t kRowBlockBytes = 512 * 1024;  // activations that stay in L2 while all groups pass over them
+inline constexpr int64_t kMaxRowBlock = 256;
+
+template <bool kCondition, class Then, class Else>
+struct Choose { using Type = Then; };
+template <class Then, class Else>
+struct Choose<false, Then, Else> { using Type = Else; };
+
+// PackedLayout of one format as plain constants.
+template <int kFormat>
+struct Packed {
+  static constexpr PackedLayout kLayout = packed_layout(static_cast<QuantFormat>(kFormat));
+  static constexpr bool kNibble = kLayout.nibble, kTwoBit = kLayout.two_bit, kOneBit = kLayout.one_bit;
+  static constexpr bool kByte = kLayout.byte, kTable = kLayout.table, kSumsBytes = kLayout.sums_bytes();
+  static constexpr bool kHasMin = kLayout.has_min, kHasScales = kLayout.has_scales();
+  static constexpr int kBlock = kLayout.block, kSub = kLayout.sub, kSubs = kLayout.subs(), kQuads = kLayout.quads();
+  static constexpr int kBits = kLayout.bits();
+  static constexpr int kDminAt = kLayout.dmin_at(), kScalesAt = kLayout.scales_at();
+  static constexpr int kMinimumsAt = kLayout.minimums_at(), kPlanesAt = kLayout.planes_at();
+  static constexpr int kTwoBitAt = kLayout.nibble_bytes(), kOneBitAt = kTwoBitAt + kLayout.two_bit_bytes();
+  static constexpr int kSubBytes = kLayout.sub_bytes(), kBlockBytes = kLayout.block_bytes();
+  // Where a dot product starts without activation sums.
+  static constexpr bool kZeroStart = kSumsBytes ? kByteBias == 0 : kLayout.offset == 0;
+};
+
+// The sums of one half of a group (16 outputs) for one row.
+template <int kFormat>
+using Chain = typename Choose<Packed<kFormat>::kSumsBytes, ByteDot, Dot<(1 << Packed<kFormat>::kBits) - 1>>::Type;
+
+// ---- Operands: the unsigned weights of quad kQuad of a sub-block for outputs 16 * kHalf and on.
+
+template <int kFormat, int kQuad, int kHalf>
+FORETOKEN_SIMD Bytes operand(const uint8_t* sub) {
+  using L = Packed<kFormat>;
+  if constexpr (L::kByte) {
+    return byte_operand(load_bytes(sub + 64 * (2 * kQuad + kHalf)));
+  } else {
+    const uint8_t* two_bits = sub + L::kTwoBitAt;
+    const uint8_t* one_bits = sub + L::kOneBitAt;
+    constexpr int kTwoAt = L::kNibble ? 4 : 0;                // where the plane's bits lie in u
+    constexpr int kOneAt = kTwoAt + (L::kTwoBit ? 2 : 0);
+    Bytes u;
+    if constexpr (L::kTwoBit)
+      u = shift_and<4 * (kQuad % 2) + 2 * kHalf - kTwoAt>(load_bytes(two_bits + 64 * (kQuad / 2)),
+                                                          set_bytes(3 << kTwoAt));
+    if constexpr (L::kOneBit) {
+      const Bytes line = load_bytes(one_bits + 64 * (kQuad / 4));
+      constexpr int kShift = 2 * (kQuad % 4) + kHalf - kOneAt;
+      if constexpr (L::kTwoBit) u = shift_and_or<kShift>(line, set_bytes(1 << kOneAt), u);
+      else u = shift_and<kShift>(line, set_bytes(1 << kOneAt));
+    }
+    if constexpr (L::kNibble) {
+      const Bytes line = load_bytes(sub + 64 * kQuad);
+      if constexpr (L::kTwoBit || L::kOneBit) u = shift_and_or<4 * kHalf>(line, set_bytes(15), u);
+      else u = shift_and<4 * kHalf>(line, set_bytes(15));
+    }
+    if constexpr (L::kTable) u = byte_operand(lookup(kIq4Bytes, u));
+    return u;
+  }
+}
+
+// ---- The exact integer dots of one sub-block: lo[r] for outputs 0..15, hi[r] for outputs 16..31 of the group.
+// Row r's activations are at x + r * block, its start at starts[r * subs]. When kHiTimes16, hi is sixteen times the dot.
+
+template <int kFormat, bool kUnpacked>
+inline constexpr bool kHiTimes16 = kWideDot && !kUnpacked && Packed<kFormat>::kNibble && Packed<kFormat>::kBits == 4 &&
+                                   !Packed<kFormat>::kTable;
+
+template <int kFormat, int kRows, bool kUnpacked>
+FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const int32_t* starts, I32x16 (&lo)[kRows],
+                                   I32x16 (&hi)[kRows]) {
+  using L = Packed<kFormat>;
+  constexpr bool kZeroStart = L::kZeroStart;
+  I32x16 start[kRows];
+  FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) start[r] = kZeroStart ? zero_i32() : set_i32(starts[r * L::kSubs]);
+
+  if constexpr (kHiTimes16<kFormat, kUnpacked>) {
+    // A byte is lo + 16 * hi: one sum over whole bytes, one over the high nibbles in place, and the difference is lo.
+    Dot<255> both[kRows], high[kRows];
+    FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+      const I32x16 high_start = shift_left<4>(start[r]);
+      high[r] = Dot<255>::from(kZeroStart ? start[r] : high_start);
+      both[r] = Dot<255>::from(kZeroStart ? start[r] : add(high_start, start[r]));
+    }
+    unroll<0, L::kQuads>([&](auto i) FORETOKEN_INLINE_LAMBDA {
+      constexpr int kQuad = decltype(i)::value;
+      const Bytes line = load_bytes(planes + 64 * kQuad);
+      const Bytes high_nibbles = and_(line, set_bytes(0xF0));
+      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+        const Bytes a = set_quad(x + r * L::kBlock + 4 * kQuad);
+        both[r].step(kQuad, line, a);
+        high[r].step(kQuad, high_nibbles, a);
+      }
+    });
+    FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+      hi[r] = high[r].finish();
+      lo[r] = sub(both[r].finish(), hi[r]);
+    }
+  } else {
+    Chain<kFormat> low[kRows], high[kRows];
+    FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+      low[r] = Chain<kFormat>::from(start[r]);
+      high[r] = Chain<kFormat>::from(start[r]);
+    }
+    constexpr int kPasses = kHalvesApart ? 2 : 1;
+    unroll<0, kPasses>([&](auto pass) FORETOKEN_INLINE_LAMBDA {
+      constexpr int kPass = decltype(pass)::value;
+      unroll<0, L::kQuads>([&](auto i) FORETOKEN_INLINE_LAMBDA {
+        constexpr int kQuad = decltype(i)::value;
+        Bytes w_lo, w_hi;
+        if constexpr (kUnpacked) {
+          if constexpr (kPasses == 1 || kPass == 0) w_lo = load_bytes(planes + 128 * kQuad);
+          if constexpr (kPasses == 1 || kPass == 1) w_hi = load_bytes(planes + 128 * kQuad + 64);
+        } else {
+          if constexpr (kPasses == 1 || kPass == 0) w_lo = operand<kFormat, kQuad, 0>(planes);
+          if constexpr (kPasses == 1 || kPass == 1) w_hi = operand<kFormat, kQuad, 1>(planes);
+        }
+        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+          const Bytes a = set_quad(x + r * L::kBlock + 4 * kQuad);
+          if constexpr (kPasses == 1 || kPass == 0) low[r].step(kQuad, w_lo, a);
+          if constexpr (kPasses == 1 || kPass == 1) high[r].step(kQuad, w_hi, a);
+        }
+      });
+    });
+    FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+      lo[r] = low[r].finish();
+      hi[r] = high[r].finish();
+    }
+  }
+}
+
+// ---- Scratch of one thread: a unit of unpacked weights, and the sums of a row block.
+
+struct Unpacked {
+  uint8_t planes[kUnitColumns / 4][2][64];  // [quad][half]
+  float scales[16][32];                     // [sub-block][output]
+};
+struct Scratch {
+  alignas(64) Unpacked unit;
+  alignas(64) float sums[kMaxRowBlock][32];
+};
+static_assert(sizeof(Scratch) <= kLinearScratchBytes);
+
+FORETOKEN_SIMD F32x16 scale_of(const uint8_t* scales, int sub, int half) {
+  return to_f32(load_s8(reinterpret_cast<const int8_t*>(scales) + 32 * sub + 16 * half));
+}
+
+template <int kFormat>
+FORETOKEN_SIMD void unpack_block(const uint8_t* block, uint8_t* planes, float (*scales)[32]) {
+  using L = Packed<kFormat>;
+  for (int s = 0; s < L::kSubs; ++s) {
+    const uint8_t* sub = block + L::kPlanesAt + s * L::kSubBytes;
+    for (int byte = 0; byte < L::kSubBytes; byte += 64) prefetch(sub + byte + kPrefetchBytes);
+    unroll<0, L::kQuads>([&](auto i) FORETOKEN_INLINE_LAMBDA {
+      constexpr int kQuad = decltype(i)::value;
+      uint8_t* to = planes + 128 * (s * L::kQuads + kQuad);
+      store_bytes(to, operand<kFormat, kQuad, 0>(sub));
+      store_bytes(to + 64, operand<kFormat, kQuad, 1>(sub));
+    });
+    if constexpr (L::kHasScales) {
+      store(scales[s], scale_of(block + L::kScalesAt, s, 0));
+      store(scales[s] + 16, scale_of(block + L::kScalesAt, s, 1));
+    }
+  }
+}
+
+// ---- Adds blocks [begin, end) of one group to the sums of kRows rows from `row` on. sums[r][32].
+
+template <int kFormat, int kRows, bool kUnpacked>
+void add_blocks(const uint8_t* group, const Unpacked* unit, int64_t begin, int64_t end, const Activations& acts, int64_t row,
+                float (*sums)[32]) {
+  using L = Packed<kFormat>;
+  F32x16 acc[2][kRows];
+  FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+    acc[0][r] = load_f32(sums[r]);
+    acc[1][r] = load_f32(sums[r] + 16);
+  }
+  for (int64_t b = begin; b < end; ++b) {
+    const uint8_t* block = group + b * L::kBlockBytes;
+    const uint8_t* planes = kUnpacked ? unit->planes[0][0] + (b - begin) * (L::kBlock / 4) * 128 : block + L::kPlanesAt;
+    constexpr int kSubBytes = kUnpacked ? 128 * L::kQuads : L::kSubBytes;
+    const int64_t at = b * acts.rows + row;
+    const int8_t* x = acts.values + at * L::kBlock;
+    const int32_t* starts = acts.starts + at * L::kSubs;
+    const float* x_scales = acts.scales + at;
+    const auto* d_bits = reinterpret_cast<const uint16_t*>(block);
+    const auto* dmin_bits = reinterpret_cast<const uint16_t*>(block + L::kDminAt);
+
+    if constexpr (L::kHasScales) {
+      F32x16 t[2][kRows];
+      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) t[0][r] = t[1][r] = zero_f32();
+      for (int s = 0; s < L::kSubs; ++s) {
+        const uint8_t* sub = planes + s * kSubBytes;
+        if constexpr (!kUnpacked)
+          for (int byte = 0; byte < kSubBytes; byte += 64) prefetch(sub + byte + kPrefetchBytes);
+        I32x16 lo[kRows], hi[kRows];
+        sub_block_dots<kFormat, kRows, kUnpacked>(sub, x + s * L::kSub, starts + s, lo, hi);
+        F32x16 scale[2];
+        for (int h = 0; h < 2; ++h)
+          scale[h] = kUnpacked ? load_f32(unit->scales[s] + 16 * h) : scale_of(block + L::kScalesAt, s, h);
+        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+          t[0][r] = fma(scale[0], to_f32(lo[r]), t[0][r]);
+          t[1][r] = fma(scale[1], to_f32(hi[r]), t[1][r]);
+        }
+      }
+      FORETOKEN_UNROLL for (int h = 0; h < 2; ++h) {
+        const F32x16 d = load_f16(d_bits + 16 * h);
+        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+          // Sixteen times t is exact: the sums are integers, and scaling by a power of two commutes with their rounding.
+          if (h == 1 && kHiTimes16<kFormat, kUnpacked>) t[1][r] = mul(t[1][r], set_f32(1.0f / 16));
+          acc[h][r] = fma(mul(d, set_f32(x_scales[r])), t[h][r], acc[h][r]);
+        }
+        if constexpr (L::kHasMin) {
+          constexpr int kPairs = L::kSubs / 2;
+          const F32x16 dmin = load_f16(dmin_bits + 16 * h);
+          Words minimums[kPairs];
+          FORETOKEN_UNROLL for (int k = 0; k < kPairs; ++k)
+            minimums[k] = load_u8_words(block + L::kMinimumsAt + 32 * (h * kPairs + k));
+          FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+            const int16_t* x_sums = acts.sums + (at + r) * L::kSubs;
+            I32x16 min_sum = zero_i32();
+            FORETOKEN_UNROLL for (int k = 0; k < kPairs; ++k)
+              min_sum = dot_pairs(min_sum, minimums[k], set_pair(x_sums + 2 * k));
+            acc[h][r] = fnma(mul(dmin, set_f32(x_scales[r])), to_f32(min_sum), acc[h][r]);
+          }
+        }
+      }
+    } else {
+      if constexpr (!kUnpacked)
+        for (int byte = 0; byte < L::kBlockBytes; byte += 64) prefetch(block + byte + kPrefetchBytes);
+      I32x16 dots[2][kRows];
+      sub_block_dots<kFormat, kRows, kUnpacked>(planes, x, starts, dots[0], dots[1]);
+      FORETOKEN_UNROLL for (int h = 0; h < 2; ++h) {
+        const F32x16 d = load_f16(d_bits + 16 * h);
+        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+          if (h == 1 && kHiTimes16<kFormat, kUnpacked>) dots[1][r] = shift_right_signed<4>(dots[1][r]);
+          const F32x16 x_scale = set_f32(x_scales[r]);
+          acc[h][r] = fma(mul(d, x_scale), to_f32(dots[h][r]), acc[h][r]);
+          if constexpr (L::kHasMin)
+            acc[h][r] = fnma(mul(load_f16(dmin_bits + 16 * h), x_scale),
+                             set_f32(static_cast<float>(acts.sums[at + r])), acc[h][r]);
+        }
+      }
+    }
+  }
+  FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+    store(sums[r], acc[0][r]);
+    store(sums[r] + 16, acc[1][r]);
+  }
+}
+
+// Any number of rows, at most kTileRows at a time.
+template <int kFormat, bool kUnpacked, int kRows = kTileRows>
+FORETOKEN_SIMD void add_blocks_to_rows(const uint8_t* group, const Unpacked* unit, int64_t begin, int64_t end,
+                                       const Activations& acts, int64_t row, int64_t rows, float (*sums)[32]) {
+  for (; rows >= kRows; row += kRows, rows -= kRows, sums += kRows)
+    add_blocks<kFormat, kRows, kUnpacked>(group, unit, begin, end, acts, row, sums);
+  // Unpacked tiles halve, to keep the number of instances small; straight tiles fit exactly, to read the weights once.
+  if constexpr (kRows > 1) {
+    if (rows > 0)
+      add_blocks_to_rows<kFormat, kUnpacked, kUnpacked ? kRows / 2 : kRows - 1>(group, unit, begin, end, acts, row, rows,
+                                                                               sums);
+  }
+}
+
+FORETOKEN_SIMD void store_sums(const LinearTask& task, int64_t group, int64_t row, int64_t rows, const float (*sums)[32]) {
+  const int64_t first = group * kGroupOutputs;
+  const int64_t left = task.part.outputs - first;
+  for (int64_t r = 0; r < rows; ++r) {
+    float* out = task.out.data + (row + r) * task.out.stride + first;
+    if (left >= kGroupOutputs) {
+      store(out, load_f32(sums[r]));
+      store(out + 16, load_f32(sums[r] + 16));
+    } else {
+      store_first(out, load_f32(sums[r]), static_cast<int>(left < 16 ? left : 16));
+      if (left > 16) store_first(out + 16, load_f32(sums[r] + 16), static_cast<int>(left - 16));
+    }
+  }
+}
+
+FORETOKEN_SIMD void clear_sums(float (*sums)[32], int64_t rows) {
+  for (int64_t r = 0; r < rows; ++r) {
+    store(sums[r], zero_f32());
+    store(sums[r] + 16, zero_f32());
+  }
+}
+
+template <int kFormat>
+void multiply_blocks(const LinearTask& task, int64_t group_begin, int64_t group_end, Scratch& scratch) {
+  using L = Packed<kFormat>;
+  const Activations& acts = *task.activations;
+  const auto* data = reinterpret_cast<const uint8_t*>(task.part.data);
+  if (task.rows <= kTileRows || FORETOKEN_ISA_LEVEL == 0) {
+    for (int64_t g = group_begin; g < group_end; ++g) {
+      const uint8_t* group = data + static_cast<size_t>(g) * task.part.group_bytes;
+      for (int64_t row = 0; row < task.rows; row += kTileRows) {
+        const int64_t rows = task.rows - row < kTileRows ? task.rows - row : kTileRows;
+        clear_sums(scratch.sums, rows);
+        add_blocks_to_rows<kFormat, false>(group, nullptr, 0, acts.blocks, acts, row, rows, scratch.sums);
+        store_sums(task, g, row, rows, scratch.sums);
+      }
+    }
+    return;
+  }
+  constexpr int64_t kUnitBlocks = kUnitColumns / L::kBlock;
+  int64_t row_block = kRowBlockBytes / task.part.cols / kTileRows * kTileRows;
+  row_block = row_block < 4 * kTileRows ? 4 * kTileRows : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
+  for (int64_t row = 0; row < task.rows; row += row_block) {
+    const int64_t rows = task.rows - row < row_block ? task.rows - row : row_block;
+    for (int64_t g = group_begin; g < group_end; ++g) {
+      const uint8_t* group = data + static_cast<size_t>(g) * task.part.group_bytes;
+      clear_sums(scratch.sums, rows);
+      for (int64_t b = 0; b < acts.blocks; b += kUnitBlocks) {
+        const int64_t end = b + kUnitBlocks < acts.blocks ? b + kUnitBlocks : acts.blocks;
+        for (int64_t i = b; i < end; ++i)
+          unpack_block<kFormat>(group + i * L::kBlockBytes, scratch.unit.planes[(i - b) * L::kBlock / 4][0],
+                                scratch.unit.scales);
+        add_blocks_to_rows<kFormat, true>(group, &scratch.unit, b, end, acts, row, rows, scratch.sums);
+      }
+      store_sums(task, g, row, rows, scratch.sums);
+    }
+  }
+}
+
+// ---- Float formats: 16 lanes along K per output, folded sixteen sums at a time.
+
+template <int kFormat>
+inline constexpr int kBlocksPerLine = kFormat == static_cast<int>(QuantFormat::kF32) ? 1 : 2;
+
+// Elements 16 * kBlock and on of one line.
+template <int kFormat, int kBlock>
+FORETOKEN_SIMD F32x16 widen_line(const std::byte* line) {
+  if constexpr (kFormat == static_cast<int>(QuantFormat::kF32)) {
+    return load_f32(reinterpret_cast<const float*>(line));
+  } else if constexpr (kFormat == static_cast<int>(QuantFormat::kF16)) {
+    return load_f16(reinterpret_cast<const uint16_t*>(line) + 16 * kBlock);
+  } else {
+    const I32x16 words = load_i32(reinterpret_cast<const int32_t*>(line));
+    return bits_f32(kBlock == 0 ? shift_left<16>(words) : and_(words, set_i32(static_cast<int32_t>(0xFFFF0000u))));
+  }
+}
+
+// 16 / kRows outputs of one group for kRows rows: all sixteen sums live in registers.
+template <int kFormat, int kRows>
+FORETOKEN_SIMD void float_tile(const std::byte* lines, const Rows& x, int64_t row, int64_t cols, float* sums) {
+  constexpr int kOutputs = 16 / kRows;
+  constexpr int kBlocks = kBlocksPerLine<kFormat>;
+  F32x16 acc[16];  // [row][output]
+  FORETOKEN_UNROLL for (int i = 0; i < 16; ++i) acc[i] = zero_f32();
+  const float* p = x.data + row * x.stride;
+  int64_t k = 0;
+  for (; k + 16 * kBlocks <= cols; k += 16 * kBlocks, lines += 64 * kFloatGroupOutputs) {
+    unroll<0, kBlocks>([&](auto i) FORETOKEN_INLINE_LAMBDA {
+      constexpr int kBlock = decltype(i)::value;
+      F32x16 a[kRows];
+      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) a[r] = load_f32(p + r * x.stride + k + 16 * kBlock);
+      FORETOKEN_UNROLL for (int o = 0; o < kOutputs; ++o) {
+        if (kBlock == 0) prefetch(lines + 64 * o + kPrefetchBytes);
+        const F32x16 w = widen_line<kFormat, kBlock>(lines + 64 * o);
+        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) acc[r * kOutputs + o] = fma(w, a[r], acc[r * kOutputs + o]);
+      }
+    });
+  }
+  unroll<0, kBlocks>([&](auto i) FORETOKEN_INLINE_LAMBDA {
+    constexpr int kBlock = decltype(i)::value;
+    const int64_t left = cols - k - 16 * kBlock;
+    if (left <= 0) return;
+    F32x16 a[kRows];
+    FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r)
+      a[r] = load_first_f32(p + r * x.stride + k + 16 * kBlock, static_cast<int>(left < 16 ? left : 16));
+    FORETOKEN_UNROLL for (int o = 0; o < kOutputs; ++o) {
+      const F32x16 w = widen_line<kFormat, kBlock>(lines + 64 * o);
+      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) acc[r * kOutputs + o] = fma(w, a[r], acc[r * kOutputs + o]);
+    }
+  });
+  store(sums, fold_sums(acc));
+}
+
+template <int kFormat, int kRows>
+void float_rows(const LinearTask& task, const std::byte* group, int64_t g, int64_t row) {
+  constexpr int kOutputs = 16 / kRows;
+  const int64_t first = g * kFloatGroupOutputs;
+  for (int o = 0; o < kFloatGroupOutputs; o += kOutputs) {
+    const int64_t left = task.part.outputs - first - o;
+    if (left <= 0) return;
+    alignas(64) float sums[16];
+    float_tile<kFormat, kRows>(group + 64 * o, task.x, row, task.part.cols, sums);
+    const int64_t valid = left < kOutputs ? left : kOutputs;
+    for (int r = 0; r < kRows; ++r)
+      for (int64_t i = 0; i < valid; ++i)
+        task.out.data[(row + r) * task.out.stride + first + o + i] = sums[r * kOutputs + i];
+  }
+}
+
+template <int kFormat>
+void multiply_floats(const LinearTask& task, int64_t group_begin, int64_t group_end, Scratch&) {
+  const int64_t row_bytes = task.part.cols * static_cast<int64_t>(sizeof(float));
+  int64_t row_block = kRowBlockBytes / row_bytes / 4 * 4;
+  row_block = row_block < 8 ? 8 : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
+  for (int64_t begin = 0; begin < task.rows; begin += row_block) {
+    const int64_t end = begin + row_block < task.rows ? begin + row_block : task.rows;
+    for (int64_t g = group_begin; g < group_end; ++g) {
+      const std::byte* group = task.part.data + static_cast<size_t>(g) * task.part.group_bytes;
+      int64_t row = begin;
+      for (; row + 4 <= end; row += 4) float_rows<kFormat, 4>(task, group, g, row);
+      for (; row + 2 <= end; row += 2) float_rows<kFormat, 2>(task, group, g, row);
+      for (; row < end; ++row) float_rows<kFormat, 1>(task, group, g, row);
+    }
+  }
+}
+
+constexpr bool is_float(int format) { return format <= static_cast<int>(QuantFormat::kBF16); }
+
+template <int kFormat>
+FORETOKEN_SIMD void multiply_format(const LinearTask& task, int64_t group_begin, int64_t group_end, Scratch& scratch) {
+  if constexpr (is_float(kFormat)) multiply_floats<kFormat>(task, group_begin, group_end, scratch);
+  else multiply_blocks<kFormat>(task, group_begin, group_end, scratch);
+}
+
+void multiply(const LinearTask& task, int64_t group_begin, int64_t group_end, std::byte* scratch) {
+  unroll<0, kQuantFormatCount>([&](auto format) FORETOKEN_INLINE_LAMBDA {
+    if (task.part.format == decltype(format)::value)
+      multiply_format<decltype(format)::value>(task, group_begin, group_end, *reinterpret_cast<Scratch*>(scratch));
+  });
+}
+
+// ---- Activations: canonical::quantize_activation, sixteen elements at a time.
+
+void quantize(const Rows& x, int64_t begin, int64_t end, const Activations& acts) {
+  const int block = acts.block;
+  for (int64_t i = begin; i < end; ++i) {
+    const float* from = x.data + i % acts.rows * x.stride + i / acts.rows * block;
+    int8_t* to = acts.values + i * block;
+    I32x16 largest_bits = zero_i32();
+    for (int k = 0; k < block; k += 16) largest_bits = max(largest_bits, bits_i32(absolute(load_f32(from + k))));
+    const int32_t largest = fold_max(largest_bits);
+    float amax;
+    __builtin_memcpy(&amax, &largest, 4);
+    const bool finite = largest < 0x7F800000;
+    if (!finite || amax < 1e-30f) {
+      acts.scales[i] = finite ? 0.0f : __builtin_nanf("");
+      for (int k = 0; k < block; k += 16) store_s8(to + k, zero_i32());
+    } else {
+      acts.scales[i] = amax / 127.0f;
+      const F32x16 inverse = set_f32(127.0f / amax);
+      for (int k = 0; k < block; k += 16) store_s8(to + k, to_i32(mul(load_f32(from + k), inverse)));
+    }
+  }
+  // Sums of sub-blocks, 64 values at a time; what lies behind the last block is read and not used.
+  const int lanes = acts.sub / 4;
+  const int offset = acts.sums_bytes ? -kByteBias : acts.offset;
+  const int64_t first = begin * (block / acts.sub), last = end * (block / acts.sub);
+  for (int64_t s = first; s < last; s += 64 / acts.sub) {
+    Dot<1> dot = Dot<1>::from(zero_i32());
+    dot.step(0, set_bytes(1), load_bytes(acts.values + s * acts.sub));
+    int32_t fours[16];
+    store(fours, dot.finish());
+    for (int l = 0; l < 16 && s + l / lanes < last; l += lanes) {
+      int32_t sum = 0;
+      for (int j = 0; j < lanes; ++j) sum += fours[l + j];
+      acts.sums[s + l / lanes] = static_cast<int16_t>(sum);
+      acts.starts[s + l / lanes] = -offset * sum;
+    }
+  }
+}
+
+void silu_product(const float* gate, const float* up, int64_t count, float* out) {
+  int64_t i = 0;
+  for (; i + 16 <= count; i += 16) store(out + i, mul(silu(load_f32(gate + i)), load_f32(up + i)));
+  const int rest = static_cast<int>(count - i);
+  if (rest > 0) store_first(out + i, mul(silu(load_first_f32(gate + i, rest)), load_first_f32(up + i, rest)), rest);
+}
+
+constexpr LinearKernels linear_kernels() {
+  return {.quantize = quantize, .multiply = multiply, .silu_product = silu_product};
+}
+
+}  // namespace
+}  // namespace foretoken::cpu::FORETOKEN_ISA

@@ -1,0 +1,171 @@
+// Block formats are taken apart by unpack_block and written into the planes of packed_layout.h; floats are interleaved in
+// lines. The last group is padded with zero weights.
+#include "cpu/packing.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "cpu/packed_layout.h"
+#include "numerics/dtype.h"
+
+namespace foretoken::cpu {
+namespace {
+
+constexpr size_t kPrefetchSlack = 4096;  // kernels prefetch ahead of what they read
+
+void put_f16(uint8_t* to, float value) {
+  const uint16_t bits = to_f16(value).bits;
+  std::memcpy(to, &bits, sizeof bits);
+}
+
+// The unsigned value that the planes hold for the signed weight q.
+int stored_value(const PackedLayout& layout, int q) {
+  if (!layout.table) return q + layout.offset;
+  const uint8_t* at = std::lower_bound(std::begin(kIq4Bytes), std::end(kIq4Bytes), q + 128);
+  CHECK(at != std::end(kIq4Bytes));
+  CHECK(*at == q + 128);
+  return static_cast<int>(at - kIq4Bytes);
+}
+
+// Writes value u of element k (within the sub-block) of output `output` (0..31) into the sub-block's planes, which are zero.
+void put_value(const PackedLayout& layout, uint8_t* planes, int k, int output, int u) {
+  const int quad = k / 4, half = output / 16, byte = 4 * (output % 16) + k % 4;
+  if (layout.byte) {
+    planes[64 * (2 * quad + half) + byte] = static_cast<uint8_t>(u);
+    return;
+  }
+  auto put = [byte](uint8_t* line, int bits, int shift) { line[byte] = static_cast<uint8_t>(line[byte] | bits << shift); };
+  uint8_t* two_bits = planes + layout.nibble_bytes();
+  uint8_t* one_bits = two_bits + layout.two_bit_bytes();
+  if (layout.nibble) {
+    put(planes + 64 * quad, u & 15, 4 * half);
+    u >>= 4;
+  }
+  if (layout.two_bit) {
+    put(two_bits + 64 * (quad / 2), u & 3, 4 * (quad % 2) + 2 * half);
+    u >>= 2;
+  }
+  if (layout.one_bit) put(one_bits + 64 * (quad / 4), u & 1, 2 * (quad % 4) + half);
+}
+
+void pack_block(const PackedLayout& layout, const UnpackedBlock& w, int output, uint8_t* block) {
+  put_f16(block + 2 * output, w.d);
+  if (layout.has_min) put_f16(block + layout.dmin_at() + 2 * output, w.dmin);
+  for (int s = 0; s < layout.subs(); ++s) {
+    if (layout.has_scales()) {
+      block[layout.scales_at() + 32 * s + output] = static_cast<uint8_t>(static_cast<int8_t>(w.scale[s]));
+      if (layout.has_min)
+        block[layout.minimums_at() + 32 * ((output / 16) * (layout.subs() / 2) + s / 2) + 2 * (output % 16) + s % 2] =
+            static_cast<uint8_t>(w.min[s]);
+    }
+    uint8_t* planes = block + layout.planes_at() + s * layout.sub_bytes();
+    for (int k = 0; k < layout.sub; ++k) put_value(layout, planes, k, output, stored_value(layout, w.q[s * layout.sub + k]));
+  }
+}
+
+const std::byte* source_row(const MatrixSource& source, int64_t row) {
+  const int64_t from = source.row_order.empty() ? row : source.row_order[static_cast<size_t>(row)];
+  CHECK(from >= 0);
+  CHECK(from < source.rows);
+  return source.data.data() + static_cast<size_t>(from) * row_bytes(source.format, source.cols);
+}
+
+void pack_block_group(const MatrixSource& source, int64_t group, int64_t outputs, uint8_t* to) {
+  const PackedLayout layout = packed_layout(source.format);
+  const auto block_bytes = static_cast<size_t>(format_info(source.format).block_bytes);
+  for (int output = 0; output < kGroupOutputs; ++output) {
+    const int64_t row = group * kGroupOutputs + output;
+    if (row >= outputs) return;
+    const std::byte* from = source_row(source, row);
+    for (int64_t b = 0; b < source.cols / layout.block; ++b) {
+      UnpackedBlock w;
+      unpack_block(source.format, from + static_cast<size_t>(b) * block_bytes, w);
+      DCHECK(w.elements == layout.block);
+      DCHECK(w.sub_elements == layout.sub);
+      DCHECK(w.has_min == layout.has_min);
+      pack_block(layout, w, output, to + b * layout.block_bytes());
+    }
+  }
+}
+
+void pack_float_group(const MatrixSource& source, int64_t group, int64_t outputs, uint8_t* to) {
+  const int chunk = float_chunk(source.format);
+  const size_t element = source.format == QuantFormat::kF32 ? 4 : 2;
+  for (int output = 0; output < kFloatGroupOutputs; ++output) {
+    const int64_t row = group * kFloatGroupOutputs + output;
+    if (row >= outputs) return;
+    const std::byte* from = source_row(source, row);
+    for (int64_t c = 0; c < source.cols; ++c) {
+      const int64_t column = source.column_order.empty() ? c : source.column_order[static_cast<size_t>(c)];
+      CHECK(column >= 0);
+      CHECK(column < source.cols);
+      int64_t place = c % chunk;
+      if (source.format == QuantFormat::kBF16) place = place % 16 * 2 + place / 16;
+      uint8_t* line = to + (c / chunk * kFloatGroupOutputs + output) * 64;
+      std::memcpy(line + static_cast<size_t>(place) * element, from + static_cast<size_t>(column) * element, element);
+    }
+  }
+}
+
+int64_t rows_of(const MatrixSource& source) {
+  return source.row_order.empty() ? source.rows : static_cast<int64_t>(source.row_order.size());
+}
+
+size_t packed_group_bytes(QuantFormat format, int64_t cols) {
+  if (is_float_format(format)) {
+    const int chunk = float_chunk(format);
+    return static_cast<size_t>((cols + chunk - 1) / chunk) * kFloatGroupOutputs * 64;
+  }
+  const PackedLayout layout = packed_layout(format);
+  return static_cast<size_t>(cols / layout.block) * static_cast<size_t>(layout.block_bytes());
+}
+
+}  // namespace
+
+int group_outputs(QuantFormat format) { return is_float_format(format) ? kFloatGroupOutputs : kGroupOutputs; }
+
+int64_t group_count(const PackedPart& part) {
+  const int outputs = group_outputs(static_cast<QuantFormat>(part.format));
+  return (part.outputs + outputs - 1) / outputs;
+}
+
+std::unique_ptr<const PackedMatrix> pack_matrix(std::span<const MatrixSource> sources, ThreadPool& pool) {
+  CHECK(!sources.empty());
+  std::vector<PackedPart> parts;
+  int64_t rows = 0;
+  size_t bytes = 0;
+  for (const MatrixSource& source : sources) {
+    CHECK(source.cols == sources[0].cols);
+    CHECK(source.cols > 0);
+    CHECK(source.rows > 0);
+    CHECK(source.data.size() == static_cast<size_t>(source.rows) * row_bytes(source.format, source.cols));
+    CHECK(source.column_order.empty() || (is_float_format(source.format) &&
+                                          source.column_order.size() == static_cast<size_t>(source.cols)));
+    const PackedPart part{.data = nullptr,
+                          .group_bytes = packed_group_bytes(source.format, source.cols),
+                          .outputs = rows_of(source),
+                          .cols = source.cols,
+                          .format = static_cast<int>(source.format)};
+    rows += part.outputs;
+    bytes += static_cast<size_t>(group_count(part)) * part.group_bytes;
+    parts.push_back(part);
+  }
+  Buffer memory(bytes + kPrefetchSlack);
+  size_t offset = 0;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    PackedPart& part = parts[i];
+    auto* to = reinterpret_cast<uint8_t*>(memory.data() + offset);
+    part.data = memory.data() + offset;
+    offset += static_cast<size_t>(group_count(part)) * part.group_bytes;
+    pool.parallel_for(group_count(part), 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t g = begin; g < end; ++g) {
+        uint8_t* group = to + static_cast<size_t>(g) * part.group_bytes;
+        if (is_float_format(sources[i].format)) pack_float_group(sources[i], g, part.outputs, group);
+        else pack_block_group(sources[i], g, part.outputs, group);
+      }
+    });
+  }
+  return std::make_unique<const PackedMatrix>(rows, sources[0].cols, std::move(memory), std::move(parts));
+}
+
+}  // namespace foretoken::cpu
