@@ -8,7 +8,7 @@
 namespace foretoken {
 namespace {
 
-constexpr int kMaxBacklog = 256;  // rows that wait
+constexpr int kMaxBacklog = 256;  // rows that wait, and rows of one extension
 
 class BlockDrafter final : public Drafter {
  public:
@@ -70,7 +70,7 @@ class BlockDrafter final : public Drafter {
     if (lane_->end() != first_waiting_) lane_->restart(first_waiting_);
     std::vector<int> rows;
     for (int done = 0; done < waiting_;) {
-      const int count = std::min(waiting_ - done, model_.options().max_rows);
+      const int count = std::min(waiting_ - done, kMaxBacklog);
       rows.clear();
       for (int i = 0; i < count; ++i) rows.push_back(i);
       const DflashContext context{.lane = lane_.get(), .rows = rows};

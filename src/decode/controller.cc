@@ -23,7 +23,6 @@ constexpr double kMostCredit = 12.0;
 constexpr double kHysteresis = 0.03;       // tokens a change of plan must promise
 constexpr int kFirstWait = 16, kLongestWait = 512;  // cycles between probes of a route that loses
 constexpr int64_t kPlainAge = 96;          // cycles after which plain decoding is timed again
-constexpr int kMtpDepth = 7;
 
 }  // namespace
 
@@ -183,7 +182,7 @@ Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits
                                           double rate) const {
   const RouteStatistics& statistics = routes_[static_cast<size_t>(route)];
   const double plain = memory_.verify_seconds(1, limits.context);
-  Candidate best{true, route, 0, -1e300};
+  Candidate best{true, route, 0, 0, -1e300};
   const int deepest = std::min(limits.depth, route == Route::kMtp ? kMtpDepth : kMaxNodes);
   double prior = 0, reach = 1;
   for (int n = 1; n <= std::min(limits.nodes, kMaxNodes); ++n) {
@@ -196,7 +195,7 @@ Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits
     const double draft = memory_.draft_seconds(route, depth, limits.context);
     const double verify = plain > 0 ? memory_.verify_seconds(1 + n, limits.context) : 0;
     const double gain = 1 + value - rate * (draft + verify);
-    if (gain > best.gain) best = {true, route, depth, gain};
+    if (gain > best.gain) best = {true, route, depth, n, gain};
     if (statistics.drafts == 0 && n >= 3) break;  // a first trial is a short one
   }
   return best;
@@ -219,12 +218,14 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
 
   DraftPlan plan;
   plan.copy = allowed(Route::kCopy) && credit_ > 0;
-  double copy_gain = 1 - rate * plain;
+  Candidate best{false, Route::kCopy, 0, 0, 1 - rate * plain};
   if (plan.copy)
     for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= within.nodes; ++n)
-      copy_gain = std::max(copy_gain, 1 + copy_value[static_cast<size_t>(n)] - rate * memory_.verify_seconds(1 + n, limits.context));
-  Candidate best{false, Route::kCopy, 0, copy_gain + (last_model_ ? 0 : kHysteresis)};
-  Candidate probe{false, Route::kCopy, 0, 0};
+      if (const double gain = 1 + copy_value[static_cast<size_t>(n)] - rate * memory_.verify_seconds(1 + n, limits.context);
+          gain > best.gain)
+        best = {false, Route::kCopy, n, n, gain};
+  if (!last_model_) best.gain += kHysteresis;
+  Candidate probe{false, Route::kCopy, 0, 0, 0};
   for (const Route route : {Route::kMtp, Route::kBlock, Route::kScripted}) {
     if (!allowed(route)) continue;
     Candidate c = best_of(route, within, plan.copy ? copy_value : std::span<const float>{}, rate);
@@ -240,6 +241,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   if (plan.probe) best = probe;
   last_model_ = best.model;
   last_route_ = best.route;
+  if (options_.verify == VerifyMode::kChain) planned_nodes_ = best.nodes;
   if (!best.model) return plan;
   plan.model = true;
   plan.route = best.route;
@@ -263,7 +265,7 @@ int Controller::cut(const Proposal& proposal, const CycleLimits& limits) const {
     while (live < size && proposal.cumulative(live) >= threshold) ++live;
     return live;
   }
-  if (pinned_) return size;
+  if (pinned_ || options_.verify == VerifyMode::kChain) return size;
   const double rate = this->rate(limits.context);
   double value = 0, best_gain = 1 - rate * memory_.verify_seconds(1, limits.context);
   int best = 0;

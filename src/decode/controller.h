@@ -21,6 +21,9 @@ enum class VerifyMode : uint8_t { kAuto, kChain, kLive, kTree };
 std::string_view verify_mode_name(VerifyMode mode);                 // "auto", "chain", "live", "tree"
 Result<VerifyMode> parse_verify_mode(std::string_view name);
 
+// Deepest chain of the native head.
+inline constexpr int kMtpDepth = 7;
+
 struct SpeculationOptions {
   VerifyMode verify = VerifyMode::kAuto;
   int width = 0;               // proposed nodes per cycle; 0: the controller's choice. With a single drafter it pins every cycle
@@ -130,7 +133,7 @@ class Controller {
   struct Candidate {
     bool model;
     Route route;
-    int depth;
+    int depth, nodes;
     double gain;
   };
   double rate(int64_t context) const;  // tokens per second that a second spent elsewhere would bring

@@ -36,6 +36,7 @@ struct DraftRequest {
   int depth = 0;         // longest branch, at least 1
   int nodes = 0;         // most nodes, at least 1
   bool tree = false;     // siblings are of use
+  bool insist = false;   // the caller fixed the width: no restraint of the drafter's own
   float floor = 0;       // guesses whose cumulative probability falls below this are of no use
   const SamplingParams* sampling = nullptr;
   const TokenCounts* counts = nullptr;         // of prompt and answer so far; for penalties

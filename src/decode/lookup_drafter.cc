@@ -147,11 +147,11 @@ class LookupDrafter final : public Drafter {
     CHECK(request.position == base_ + static_cast<int64_t>(history_.size()));
     CHECK(request.anchor == history_.back());
     search();
-    if (silence_ > 0 && run_ < 2 * kFreshRun) {
+    if (silence_ > 0 && run_ < 2 * kFreshRun && !request.insist) {
       --silence_;
       return;
     }
-    const int width = std::min({request.depth, request.nodes, width_});
+    const int width = std::min({request.depth, request.nodes, request.insist ? kMaxNodes : width_});
     if (cursor_.source >= 0 && run_ >= options_.min_match) follow(cursor_, run_, width, request.floor, draft);
     else if (lost_) guess_behind_edit(width, request.floor, draft);
     offered_behind_edit_ = lost_;
