@@ -9,7 +9,7 @@ namespace foretoken::cpu::FORETOKEN_ISA {
 namespace {
 
 #if FORETOKEN_ISA_LEVEL == 0
-inline constexpr int kTileRows = 2;
+inline constexpr int kTileRows = 1;
 #elif FORETOKEN_ISA_LEVEL == 1
 inline constexpr int kTileRows = 4;
 #else

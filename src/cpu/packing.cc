@@ -21,10 +21,10 @@ void put_f16(uint8_t* to, float value) {
 // The unsigned value that the planes hold for the signed weight q.
 int stored_value(const PackedLayout& layout, int q) {
   if (!layout.table) return q + layout.offset;
-  const uint8_t* at = std::lower_bound(std::begin(kIq4Bytes), std::end(kIq4Bytes), q + 128);
-  CHECK(at != std::end(kIq4Bytes));
-  CHECK(*at == q + 128);
-  return static_cast<int>(at - kIq4Bytes);
+  int index = 0;
+  while (index < 15 && kIq4Bytes[index] != q + 128) ++index;
+  CHECK(kIq4Bytes[index] == q + 128);
+  return index;
 }
 
 // Writes value u of element k (within the sub-block) of output `output` (0..31) into the sub-block's planes, which are zero.
@@ -139,8 +139,10 @@ std::unique_ptr<const PackedMatrix> pack_matrix(std::span<const MatrixSource> so
     CHECK(source.cols > 0);
     CHECK(source.rows > 0);
     CHECK(source.data.size() == static_cast<size_t>(source.rows) * row_bytes(source.format, source.cols));
-    CHECK(source.column_order.empty() || (is_float_format(source.format) &&
-                                          source.column_order.size() == static_cast<size_t>(source.cols)));
+    if (!source.column_order.empty()) {
+      CHECK(is_float_format(source.format));
+      CHECK(source.column_order.size() == static_cast<size_t>(source.cols));
+    }
     const PackedPart part{.data = nullptr,
                           .group_bytes = packed_group_bytes(source.format, source.cols),
                           .outputs = rows_of(source),
