@@ -12,8 +12,9 @@ namespace foretoken::test {
 
 class ToyTarget {
  public:
-  // `context`: how many last tokens decide the next one (small values make text that repeats).
-  explicit ToyTarget(int vocab, uint64_t seed, int context = 6) : vocab_(vocab), context_(context), seed_(seed) {}
+  // `context`: how many last tokens decide the next one (small values make text that repeats). `spread`: range of the logits.
+  explicit ToyTarget(int vocab, uint64_t seed, int context = 6, float spread = 8)
+      : vocab_(vocab), context_(context), seed_(seed), spread_(spread) {}
   int vocab() const { return vocab_; }
 
   std::vector<float> logits(std::span<const TokenId> prefix) const {
@@ -22,7 +23,7 @@ class ToyTarget {
     for (size_t i = first; i < prefix.size(); ++i) h = mix(h ^ (static_cast<uint64_t>(prefix[i]) + 0x51ull));
     std::vector<float> l(static_cast<size_t>(vocab_));
     for (int i = 0; i < vocab_; ++i)
-      l[static_cast<size_t>(i)] = static_cast<float>(mix(h + static_cast<uint64_t>(i)) >> 40) * (8.0f / (1 << 24));
+      l[static_cast<size_t>(i)] = static_cast<float>(mix(h + static_cast<uint64_t>(i)) >> 40) * (spread_ / (1 << 24));
     return l;
   }
 
@@ -34,6 +35,7 @@ class ToyTarget {
   }
   int vocab_, context_;
   uint64_t seed_;
+  float spread_;
 };
 
 // Small deterministic draws for test data.
