@@ -9,20 +9,18 @@ Result<Accepted> Verifier::accept(const Proposal& proposal, int64_t budget,
   CHECK(budget >= 1);
   std::vector<TokenId> tokens;
   std::vector<int> rows;
-  int row = 0;
-  for (;;) {
-    ASSIGN_OR_RETURN(const TokenId token, choose(row, static_cast<int>(tokens.size())));
-    tokens.push_back(token);
+  for (int node = -1;;) {
+    const int row = node + 1;
+    const Result<TokenId> token = choose(row, static_cast<int>(tokens.size()));
+    if (!token && tokens.empty()) return token.error();
+    if (!token) return Accepted(std::move(tokens), std::move(rows), false);
+    tokens.push_back(*token);
     rows.push_back(row);
-    if (emit(token)) return Accepted(std::move(tokens), std::move(rows), true);
-    if (static_cast<int64_t>(tokens.size()) == budget) break;
-    int child = -1;
-    for (int node = 0; node < proposal.size() && child < 0; ++node)
-      if (proposal.parent(node) == row - 1 && proposal.token(node) == token) child = node + 1;
-    if (child < 0) break;
-    row = child;
+    node = proposal.child(node, *token);
+    if (emit(*token)) return Accepted(std::move(tokens), std::move(rows), true);
+    if (node < 0 || static_cast<int64_t>(tokens.size()) == budget)
+      return Accepted(std::move(tokens), std::move(rows), false);
   }
-  return Accepted(std::move(tokens), std::move(rows), false);
 }
 
 }  // namespace foretoken

@@ -17,6 +17,7 @@ class Accepted {
   std::span<const TokenId> tokens() const { return tokens_; }  // accepted proposals, then the target's own next token; never empty
   std::span<const int> rows() const { return rows_; }          // rows to commit, the anchor's first, ascending; as many as tokens
   bool stopped() const { return stopped_; }                    // the last token ended the answer
+  int accepted() const { return static_cast<int>(tokens_.size()) - 1; }  // proposals committed
 
  private:
   friend class Verifier;
@@ -31,8 +32,10 @@ class Verifier {
  public:
   // `choose(row, offset)`: the target's token after batch row `row` (0 is the anchor), `offset` tokens after the anchor's
   // successor; called along the walked path only, in order.
-  // `emit(token)`: called once per emitted token, in order; true ends the answer with it.
+  // `emit(token)`: called once per emitted token, in order, before the next choice; true ends the answer with it.
   // `budget` >= 1 tokens at most.
+  // An error of `choose` behind the first token ends the walk before it: the next cycle meets it at its anchor, exactly where plain
+  // decoding does.
   static Result<Accepted> accept(const Proposal& proposal, int64_t budget,
                                  const std::function<Result<TokenId>(int row, int offset)>& choose,
                                  const std::function<bool(TokenId)>& emit);

@@ -1,0 +1,173 @@
+// Block diffusion as a drafter: tapped rows wait until a guess is wanted, then the context is extended and one block drafted. Its
+// lattice of candidates becomes a chain, or the best tree of the wanted size, chain first.
+#include <algorithm>
+#include <queue>
+
+#include "decode/drafter.h"
+
+namespace foretoken {
+namespace {
+
+constexpr int kMaxBacklog = 256;  // rows that wait, and rows of one extension
+
+class BlockDrafter final : public Drafter {
+ public:
+  explicit BlockDrafter(DflashModel& model)
+      : model_(model), lane_(model.make_lane()), reach_(model.config().context_reach()) {
+    needs_.tap_layers = model.config().taps;
+  }
+
+  Route route() const override { return Route::kBlock; }
+  const DrafterNeeds& needs() const override { return needs_; }
+  int backlog() const override { return waiting_; }
+
+  void restart(std::span<const TokenId> history) override {
+    lane_->restart(static_cast<int64_t>(history.size()));
+    first_waiting_ = lane_->end();
+    waiting_ = 0;
+    features_.clear();
+  }
+
+  void observe(const Committed& c) override {
+    CHECK(c.rows.size() == c.tokens.size());
+    const int64_t end = c.first + static_cast<int64_t>(c.tokens.size());
+    if (waiting_ == 0 && first_waiting_ == 0) first_waiting_ = c.first;
+    CHECK(c.first == first_waiting_ + waiting_);
+    for (size_t i = 0; i < c.tokens.size(); ++i) {
+      if (reach_ >= 0 && c.first + static_cast<int64_t>(i) < end + c.upcoming - reach_) {  // out of every later row's sight
+        features_.clear();
+        waiting_ = 0;
+        first_waiting_ = c.first + static_cast<int64_t>(i) + 1;
+        continue;
+      }
+      const float* row = c.taps.f32(c.rows[i]);
+      features_.insert(features_.end(), row, row + c.taps.cols);
+      feature_cols_ = c.taps.cols;
+      ++waiting_;
+    }
+    if (waiting_ > kMaxBacklog) work_off();
+  }
+
+  void propose(const DraftRequest& request, Draft& draft) override {
+    draft.by = Route::kBlock;
+    work_off();
+    CHECK(request.position == lane_->end() + 1);
+    if (lane_->first() == lane_->end()) return;  // nothing to condition on yet
+    const DflashBlock block{.lane = lane_.get(), .anchor = request.anchor, .rows = model_.config().block_size};
+    const DflashDraft& lattice = model_.draft({&block, 1})[0];
+    expand(lattice, request, draft);
+  }
+
+ private:
+  void work_off() {
+    if (waiting_ == 0) return;
+    if (reach_ >= 0 && waiting_ > reach_) {  // older rows are out of sight
+      const int64_t drop = waiting_ - reach_;
+      features_.erase(features_.begin(), features_.begin() + static_cast<ptrdiff_t>(drop * feature_cols_));
+      first_waiting_ += drop;
+      waiting_ -= static_cast<int>(drop);
+    }
+    if (lane_->end() != first_waiting_) lane_->restart(first_waiting_);
+    std::vector<int> rows;
+    for (int done = 0; done < waiting_;) {
+      const int count = std::min(waiting_ - done, kMaxBacklog);
+      rows.clear();
+      for (int i = 0; i < count; ++i) rows.push_back(i);
+      const DflashContext context{.lane = lane_.get(), .rows = rows};
+      model_.extend(View::of(features_.data() + done * feature_cols_, count, feature_cols_), {&context, 1});
+      done += count;
+    }
+    first_waiting_ += waiting_;
+    waiting_ = 0;
+    features_.clear();
+  }
+
+  // A node of the lattice's unrolled tree and its ranked successors.
+  struct Node {
+    int slot = -1, index = 0;         // candidate `index` of `slot`; -1: the anchor
+    float cumulative = 1;
+    std::vector<RankedCandidate> next;  // empty until asked for
+    std::vector<TokenId> path;          // kept when penalties need it
+  };
+  struct Open {
+    float cumulative;
+    int parent, rank;  // of nodes_
+  };
+  struct Later {
+    bool operator()(const Open& a, const Open& b) const {
+      return a.cumulative != b.cumulative ? a.cumulative < b.cumulative
+                                          : a.parent != b.parent ? a.parent > b.parent : a.rank > b.rank;
+    }
+  };
+
+  void rank_successors(const DflashDraft& lattice, const DraftRequest& request, Node& node) {
+    const int slot = node.slot + 1;
+    scored_.clear();
+    for (int k = 0; k < lattice.top_k; ++k)
+      scored_.push_back({lattice.candidate(slot, k), lattice.score(slot, node.slot < 0 ? 0 : node.index, k)});
+    rank_candidates(scored_, *request.sampling, request.counts, node.path, request.position + slot, node.next);
+    if (!lattice.confidence.empty() && !node.next.empty()) node.next.front().probability = lattice.confidence[size_t(slot)];
+  }
+
+  void expand(const DflashDraft& lattice, const DraftRequest& request, Draft& draft) {
+    const int depth = std::min(request.depth, lattice.slots);
+    const bool keep_path = request.sampling->has_penalties();
+    nodes_.clear();
+    nodes_.emplace_back();
+    std::priority_queue<Open, std::vector<Open>, Later> open;
+    const auto value = [&](const Node& parent, int rank) {
+      const float p = parent.next[size_t(rank)].probability;
+      return parent.cumulative * (request.calibration ? request.calibration->measured(Route::kBlock, p, rank) : p);
+    };
+    const auto offer = [&](int parent, int rank) {
+      const Node& p = nodes_[size_t(parent)];
+      if (rank >= static_cast<int>(p.next.size())) return;
+      if (const float v = value(p, rank); v >= request.floor) open.push({v, parent, rank});
+    };
+    // Adds child `rank` of `parent`; returns its place in nodes_, which is its place in the draft plus one.
+    const auto take = [&](int parent, int rank, float cumulative) {
+      const RankedCandidate c = nodes_[size_t(parent)].next[size_t(rank)];
+      Node child{.slot = nodes_[size_t(parent)].slot + 1, .index = c.index, .cumulative = cumulative, .next = {}, .path = {}};
+      if (keep_path) {
+        child.path = nodes_[size_t(parent)].path;
+        child.path.push_back(c.token);
+      }
+      if (child.slot + 1 < depth) rank_successors(lattice, request, child);
+      nodes_.push_back(std::move(child));
+      draft.add(c.token, parent - 1, c.probability, rank);
+      return static_cast<int>(nodes_.size()) - 1;
+    };
+
+    rank_successors(lattice, request, nodes_[0]);
+    int tip = 0;
+    while (static_cast<int>(draft.nodes.size()) < request.nodes && !nodes_[size_t(tip)].next.empty()) {
+      const float v = value(nodes_[size_t(tip)], 0);
+      if (v < request.floor) break;
+      if (request.tree) offer(tip, 1);
+      tip = take(tip, 0, v);
+    }
+    while (request.tree && !open.empty() && static_cast<int>(draft.nodes.size()) < request.nodes) {
+      const Open top = open.top();
+      open.pop();
+      const int node = take(top.parent, top.rank, top.cumulative);
+      offer(top.parent, top.rank + 1);
+      offer(node, 0);
+    }
+  }
+
+  DflashModel& model_;
+  std::unique_ptr<DflashLane> lane_;
+  DrafterNeeds needs_;
+  int64_t reach_;
+  std::vector<float> features_;  // [waiting_, feature_cols_]
+  int64_t feature_cols_ = 0, first_waiting_ = 0;
+  int waiting_ = 0;
+  std::vector<Node> nodes_;
+  std::vector<ScoredCandidate> scored_;
+};
+
+}  // namespace
+
+std::unique_ptr<Drafter> make_block_drafter(DflashModel& model) { return std::make_unique<BlockDrafter>(model); }
+
+}  // namespace foretoken

@@ -1,0 +1,166 @@
+// Controller: how many rows, and whose guesses. Every cycle it chooses the plan with the most expected tokens per measured second:
+// acceptance is learnt from every cycle, conditioned on the drafts' own confidence; costs are measured and kept per living model. Pure:
+// it is told the seconds, touches no tensor and no token, and nothing it does can change what is emitted.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "decode/calibration.h"
+#include "decode/proposal.h"
+
+namespace foretoken {
+
+enum class VerifyMode : uint8_t { kAuto, kChain, kLive, kTree };
+std::string_view verify_mode_name(VerifyMode mode);                 // "auto", "chain", "live", "tree"
+Result<VerifyMode> parse_verify_mode(std::string_view name);
+
+// Deepest chain of the native head.
+inline constexpr int kMtpDepth = 7;
+
+struct SpeculationOptions {
+  VerifyMode verify = VerifyMode::kAuto;
+  int width = 0;               // proposed nodes per cycle; 0: the controller's choice. With a single drafter it pins every cycle
+  float live_threshold = -1;   // live prefix: least cumulative confidence of a row; negative: by expected gain, 0.1 when pinned
+};
+
+// Seconds as a function of a count (rows, steps), from measurements at some counts: linear in between, and beyond by the measured slope.
+// A measurement moves the other counts half as far, because most changes of speed are the machine's and not the count's.
+class CostCurve {
+ public:
+  bool known() const { return !knots_.empty(); }
+  bool known(int count) const;
+  double at(int count) const;  // 0 when nothing is known
+  void observe(int count, double seconds);
+  void weaken();               // keeps the values, trusts them little
+
+ private:
+  struct Knot {
+    int count;
+    double seconds, weight;
+  };
+  std::vector<Knot> knots_;  // ascending
+};
+
+// How much a route's drafts are worth before one is made: expected accepted tokens of its best n nodes.
+struct RouteStatistics {
+  std::array<float, kMaxNodes + 1> value{};  // value[n], of calibrated estimates
+  float drafts = 0;                          // how many it averages, capped
+  float accepted = 0, predicted = 0;         // decayed sums over verified nodes
+  float truth() const { return (accepted + 1.0f) / (predicted + 1.0f); }
+
+  void observe_draft(std::span<const float> cumulative_value);
+  void observe_outcome(float accepted_nodes, float predicted_nodes);
+};
+
+// What one living model object has taught. Owned beside the model and shared by its lanes and requests; never outlives the model, so a
+// new model begins with nothing.
+class SpeculationMemory {
+ public:
+  // Seconds of one pass of `rows` rows over `context` committed tokens, and of a draft of `steps` steps.
+  double verify_seconds(int rows, int64_t context) const;
+  bool verify_known(int rows, int64_t context) const;
+  double draft_seconds(Route route, int steps, int64_t context) const;
+  bool draft_known(Route route) const;
+  void observe_verify(int rows, int64_t context, double seconds);
+  void observe_draft(Route route, int steps, int64_t context, double seconds);
+
+  Calibration calibration;
+  std::array<RouteStatistics, kRoutes> routes;
+
+ private:
+  static int bucket(int64_t context);
+  static const CostCurve* find(const std::map<int, CostCurve>& curves, int bucket);
+  static CostCurve& obtain(std::map<int, CostCurve>& curves, int bucket);
+  std::map<int, CostCurve> verify_;                     // by context bucket
+  std::array<std::map<int, CostCurve>, kRoutes> draft_;
+};
+
+// What to draft this cycle.
+struct DraftPlan {
+  bool copy = false;        // copy branches may be used (they cost nothing to make)
+  bool model = false;       // run the model drafter `route`
+  Route route = Route::kMtp;
+  int depth = 0, nodes = 0; // of the model draft
+  bool tree = false;
+  float floor = 0;          // cumulative probability below which a guess is of no use
+  bool probe = false;
+};
+
+struct CycleLimits {
+  int depth = 0;            // tokens that may still be proposed before the answer's last one
+  int nodes = kMaxNodes;
+  int64_t context = 0;      // committed tokens
+};
+
+struct CycleOutcome {
+  int64_t context = 0;
+  int rows = 1;                  // verified, the anchor's included
+  int tokens = 1;                // emitted
+  bool drafted = false;          // the model drafter ran
+  Route route = Route::kMtp;
+  int steps = 0;                 // its draft's depth
+  bool draft_timed = true;       // draft_s is of that draft alone (no backlog of prompt or plain cycles in it)
+  double draft_s = 0, cycle_s = 0;  // cycle_s: everything but the draft
+};
+
+class Controller {
+ public:
+  // `memory` must outlive the controller. `routes`: the drafters at hand.
+  Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const Route> routes);
+
+  // One drafter and a width: every cycle is the same plan, and the clock decides nothing.
+  bool pinned() const { return pinned_; }
+  // Chooses before the model drafter runs. `copy_value`[n]: expected accepted tokens of the copy draft's best n nodes; empty: none.
+  DraftPlan plan(const CycleLimits& limits, std::span<const float> copy_value);
+  // How many nodes of `proposal` (best first) are worth a row.
+  int cut(const Proposal& proposal, const CycleLimits& limits) const;
+
+  const Calibration& calibration() const { return calibration_; }
+  void observe_guess(Route route, float estimate, int rank, bool hit);
+  // The values of a route's draft: value[n] = sum of the calibrated cumulative probabilities of its best n nodes, value[0] = 0.
+  void observe_draft(Route route, std::span<const float> value);
+  void observe_nodes(Route route, float accepted, float predicted);
+  void observe(const CycleOutcome& outcome);
+
+ private:
+  struct Candidate {
+    bool model;
+    Route route;
+    int depth, nodes;
+    double gain;
+  };
+  double rate(int64_t context) const;  // tokens per second that a second spent elsewhere would bring
+  bool allowed(Route route) const { return allowed_[static_cast<size_t>(route)]; }
+  bool trees() const { return options_.verify == VerifyMode::kAuto || options_.verify == VerifyMode::kTree; }
+  DraftPlan pinned_plan(const CycleLimits& limits) const;
+  Candidate best_of(Route route, const CycleLimits& limits, std::span<const float> copy_value, double rate) const;
+
+  SpeculationMemory& memory_;
+  SpeculationOptions options_;
+  std::array<bool, kRoutes> allowed_{};
+  bool pinned_ = false;
+  Calibration calibration_;
+  std::array<RouteStatistics, kRoutes> routes_;
+
+  double tokens_ = 0, seconds_ = 0;  // decayed: the rate reached
+  double credit_ = 0;                // seconds that may still be lost against plain decoding
+  bool has_credit_ = false;
+  int64_t cycle_ = 0, last_plain_ = 0;
+  struct Use {
+    int64_t last = -1;               // cycle of the last draft
+    int wait = 16;                   // cycles until it may be probed
+  };
+  std::array<Use, kRoutes> uses_;
+  bool last_model_ = false;
+  Route last_route_ = Route::kCopy;
+  int planned_nodes_ = 0;
+};
+
+}  // namespace foretoken

@@ -1,0 +1,258 @@
+// One cycle's guesses: copy first (it is free), then the controller's choice, the model drafter, one merged tree, and as many of its
+// nodes as are worth a row.
+#include "decode/speculator.h"
+
+#include <algorithm>
+#include <functional>
+
+namespace foretoken {
+namespace {
+
+constexpr int kDormantCycles = 64;
+constexpr int kTimedBacklog = 24;     // rows; a draft that works off more says little about the next one
+constexpr float kCopyFloor = 0.02f;
+
+std::vector<Route> routes_of(const std::vector<std::unique_ptr<Drafter>>& drafters) {
+  std::vector<Route> routes;
+  for (const auto& d : drafters) routes.push_back(d->route());
+  return routes;
+}
+
+// Drops what the rules forbid, and whatever follows the answer's end. The rules come back to where they were.
+void prune(Draft& draft, TokenRules& rules) {
+  std::vector<std::vector<int>> children(draft.nodes.size() + 1);
+  for (size_t i = 0; i < draft.nodes.size(); ++i) children[static_cast<size_t>(draft.nodes[i].parent + 1)].push_back(static_cast<int>(i));
+  std::vector<bool> keep(draft.nodes.size(), false);
+  const std::function<void(int)> visit = [&](int node) {
+    const int64_t depth = rules.depth();
+    for (const int child : children[static_cast<size_t>(node + 1)]) {
+      const TokenId token = draft.nodes[static_cast<size_t>(child)].token;
+      if (!rules.allows(token)) continue;
+      keep[static_cast<size_t>(child)] = true;
+      if (!rules.advance(token)) visit(child);
+      rules.rewind(depth);
+    }
+  };
+  visit(-1);
+  Draft kept{.by = draft.by, .nodes = {}};
+  std::vector<int> place(draft.nodes.size(), -1);
+  for (size_t i = 0; i < draft.nodes.size(); ++i) {
+    if (!keep[i]) continue;
+    const DraftNode& n = draft.nodes[i];
+    place[i] = kept.add(n.token, n.parent < 0 ? -1 : place[static_cast<size_t>(n.parent)], n.probability, n.rank);
+  }
+  draft = std::move(kept);
+}
+
+// Cumulative probabilities along the chain of best nodes.
+std::vector<float> best_chain(const Draft& draft) {
+  std::vector<float> chain;
+  int at = -1;
+  for (size_t i = 0; i < draft.nodes.size(); ++i)
+    if (draft.nodes[i].parent == at && draft.nodes[i].rank == 0) {
+      chain.push_back((chain.empty() ? 1.0f : chain.back()) * draft.nodes[i].probability);
+      at = static_cast<int>(i);
+    }
+  return chain;
+}
+
+}  // namespace
+
+Speculator::Speculator(std::vector<std::unique_ptr<Drafter>> drafters, const SpeculationOptions& options, SpeculationMemory* memory,
+                       const Clock& clock)
+    : drafters_(std::move(drafters)), options_(options), own_memory_(memory ? nullptr : std::make_unique<SpeculationMemory>()),
+      controller_(memory ? *memory : *own_memory_, options, routes_of(drafters_)), clock_(clock) {
+  for (const auto& d : drafters_) {
+    needs_hidden_ |= d->needs().hidden;
+    if (d->needs().tap_layers.empty()) continue;
+    CHECK(tap_layers_.empty() || tap_layers_ == d->needs().tap_layers);
+    tap_layers_ = d->needs().tap_layers;
+  }
+}
+
+void Speculator::restart(std::span<const TokenId> history) {
+  for (const auto& d : drafters_) d->restart(history);
+}
+
+void Speculator::observe(const Committed& committed) {
+  for (const auto& d : drafters_) d->observe(committed);
+}
+
+Drafter* Speculator::drafter(Route route) const {
+  for (const auto& d : drafters_)
+    if (d->route() == route) return d.get();
+  return nullptr;
+}
+
+void Speculator::draft_with(Drafter& drafter, const DraftRequest& request, TokenRules* rules) {
+  Draft draft;
+  drafter.propose(request, draft);
+  if (rules != nullptr) prune(draft, *rules);
+  raw_.push_back(std::move(draft));
+}
+
+void Speculator::calibrate(Draft& draft) const {
+  if (controller_.pinned()) return;
+  for (DraftNode& n : draft.nodes) n.probability = controller_.calibration().measured(draft.by, n.probability, n.rank);
+}
+
+MergeLimits Speculator::merge_limits(const CycleLimits& limits) const {
+  MergeLimits merge{.nodes = limits.nodes, .depth = limits.depth};
+  if (controller_.pinned()) {
+    merge.nodes = std::min(limits.nodes, options_.width);
+    merge.chain_only = options_.verify != VerifyMode::kTree;
+    merge.seed_chain = kMaxNodes;
+  } else {
+    merge.chain_only = options_.verify == VerifyMode::kChain || options_.verify == VerifyMode::kLive;
+  }
+  return merge;
+}
+
+// values[n]: expected accepted tokens of the draft's best n nodes.
+std::vector<float> Speculator::values(const Draft& draft, const MergeLimits& limits) const {
+  const Proposal best = merge({&draft, 1}, limits);
+  std::vector<float> value = {0};
+  for (int i = 0; i < best.size(); ++i) value.push_back(value.back() + best.cumulative(i));
+  return value;
+}
+
+const Proposal& Speculator::propose(const Situation& s) {
+  raw_.clear();
+  drafts_.clear();
+  proposal_ = {};
+  draft_s_ = 0;
+  draft_timed_ = true;
+  limits_ = {.depth = static_cast<int>(std::clamp<int64_t>(s.budget - 1, 0, kMaxNodes)), .nodes = std::min(kMaxNodes, s.max_nodes),
+             .context = s.context};
+  DraftRequest request{.position = s.context + 1, .anchor = s.anchor, .depth = limits_.depth, .nodes = limits_.nodes,
+                       .insist = controller_.pinned(), .sampling = s.sampling, .counts = s.counts,
+                       .calibration = controller_.pinned() ? nullptr : &controller_.calibration()};
+  const MergeLimits merging = merge_limits(limits_);
+  Draft copy;
+  std::vector<float> copy_value;
+  if (Drafter* lookup = drafter(Route::kCopy); lookup != nullptr && limits_.depth > 0) {
+    DraftRequest wanted = request;
+    if (options_.width > 0) wanted.depth = std::min(wanted.depth, options_.width);
+    wanted.floor = controller_.pinned() ? 0 : kCopyFloor;
+    draft_with(*lookup, wanted, s.rules);
+    copy = raw_.back();
+    calibrate(copy);
+    copy_value = values(copy, merging);
+  }
+  plan_ = controller_.plan(limits_, copy_value);
+  if (plan_.model) {
+    Drafter* model = drafter(plan_.route);
+    CHECK(model != nullptr);
+    draft_timed_ = model->backlog() <= kTimedBacklog;
+    request.depth = plan_.depth;
+    request.nodes = plan_.nodes;
+    request.tree = plan_.tree;
+    request.floor = plan_.floor;
+    const TimePoint begin = clock_.now();
+    draft_with(*model, request, s.rules);
+    draft_s_ = seconds_between(begin, clock_.now());
+    drafts_.push_back(raw_.back());
+    calibrate(drafts_.back());
+    const std::vector<float> chain = best_chain(drafts_.back());
+    const bool ended = static_cast<int>(chain.size()) < plan_.depth;  // its own doubt ended it
+    draft_steps_ = plan_.route == Route::kMtp ? static_cast<int>(chain.size()) + ended : 1;
+    if (!controller_.pinned() && limits_.depth >= kMtpDepth) {
+      std::vector<float> value = values(drafts_.back(), merging);
+      // A chain that ended because no more was asked for would have gone on falling as it did.
+      if (plan_.route == Route::kMtp && !ended) {
+        const float ratio = std::min(0.95f, chain.size() > 1 ? chain.back() / std::max(1e-6f, chain[chain.size() - 2]) : chain.back());
+        float more = chain.back() * ratio;
+        for (size_t depth = chain.size(); depth < kMtpDepth; ++depth, more *= ratio) value.push_back(value.back() + more);
+      }
+      controller_.observe_draft(plan_.route, value);
+    }
+  }
+  if (plan_.copy && !copy.empty()) drafts_.push_back(std::move(copy));
+  proposal_ = merge(drafts_, merging);
+  const int kept = controller_.cut(proposal_, limits_);
+  count(proposal_, kept);
+  proposal_.truncate(kept);
+  return proposal_;
+}
+
+// Proposals made: the drafters' best chains and every alternative that runs. What was never wanted is not counted.
+void Speculator::count(const Proposal& whole, int verified) {
+  std::array<int64_t, kRoutes> drafted{}, ran{};
+  std::vector<bool> best(static_cast<size_t>(whole.size()));
+  for (int i = 0; i < whole.size(); ++i) {
+    best[size_t(i)] = whole.rank(i) == 0 && (whole.parent(i) < 0 || best[size_t(whole.parent(i))]);
+    const size_t by = static_cast<size_t>(whole.by(i));
+    drafted[by] += best[size_t(i)] || i < verified;
+    ran[by] += i < verified;
+  }
+  for (size_t r = 0; r < kRoutes; ++r) {
+    SpeculationCounters::Of& of = counters_.by_drafter[r];
+    of.cycles += drafted[r] > 0;
+    of.drafted += drafted[r];
+    of.verified += ran[r];
+    counters_.drafted += drafted[r];
+    idle_[r] = drafted[r] > 0 ? 0 : idle_[r] + 1;
+  }
+}
+
+void Speculator::settle(const Accepted& accepted, double cycle_s) {
+  ++counters_.cycles;
+  counters_.verified_rows += 1 + proposal_.size();
+  counters_.accepted += accepted.accepted();
+  for (const int row : accepted.rows())
+    if (row > 0) ++counters_.by_drafter[static_cast<size_t>(proposal_.by(row - 1))].accepted;
+  std::string plan;
+  for (const Route route : {Route::kScripted, Route::kBlock, Route::kMtp, Route::kCopy}) {
+    bool used = false;
+    for (int i = 0; i < proposal_.size(); ++i) used |= proposal_.proposed_by(i, route);
+    if (used) plan += (plan.empty() ? "" : "+") + std::string(route_name(route));
+  }
+  if (plan.empty()) plan = "plain";
+  else if (!proposal_.is_chain()) plan += " tree";
+  ++counters_.plans[plan];
+  if (!controller_.pinned()) learn(accepted);
+  controller_.observe({.context = limits_.context, .rows = 1 + proposal_.size(), .tokens = static_cast<int>(accepted.tokens().size()),
+                       .drafted = plan_.model, .route = plan_.route, .steps = draft_steps_,
+                       .draft_timed = draft_timed_, .draft_s = draft_s_, .cycle_s = cycle_s - draft_s_});
+}
+
+// Every guess whose parent the target reached was right or wrong, verified or not: the emitted tokens tell.
+void Speculator::learn(const Accepted& accepted) {
+  for (const Draft& draft : raw_) {
+    int at = -1;
+    for (const TokenId token : accepted.tokens()) {
+      int next = -1;
+      for (int i = at + 1; i < static_cast<int>(draft.nodes.size()); ++i) {
+        const DraftNode& n = draft.nodes[size_t(i)];
+        if (n.parent != at) continue;
+        controller_.observe_guess(draft.by, n.probability, n.rank, n.token == token);
+        if (n.token == token) next = i;
+      }
+      if (next < 0) break;
+      at = next;
+    }
+  }
+  std::array<float, kRoutes> right{}, predicted{};
+  for (const int row : accepted.rows())
+    if (row > 0) right[static_cast<size_t>(proposal_.by(row - 1))] += 1;
+  for (int i = 0; i < proposal_.size(); ++i) predicted[static_cast<size_t>(proposal_.by(i))] += proposal_.cumulative(i);
+  // An answer that ends inside the proposal says nothing about what would have followed.
+  if (accepted.stopped()) return;
+  for (size_t r = 0; r < kRoutes; ++r)
+    if (predicted[r] > 0) controller_.observe_nodes(static_cast<Route>(r), right[r], predicted[r]);
+}
+
+std::vector<std::string> Speculator::dormant() const {
+  std::vector<std::string> lines;
+  for (const auto& d : drafters_) {
+    const Route route = d->route();
+    if (idle_[static_cast<size_t>(route)] < kDormantCycles) continue;
+    lines.push_back(std::string(route_name(route)) + " has proposed nothing for " +
+                    std::to_string(idle_[static_cast<size_t>(route)]) + " cycles: " +
+                    (route == Route::kCopy ? "nothing of the text occurred before, or copying did not pay"
+                                           : "another plan measured faster, or its proposals were not accepted"));
+  }
+  return lines;
+}
+
+}  // namespace foretoken
