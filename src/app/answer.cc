@@ -22,6 +22,7 @@ class PartWriter {
   PartWriter(Answer& answer, const AnswerSink& sink, bool reasoning) : answer_(answer), sink_(sink), reasoning_(reasoning) {}
 
   bool in_reasoning() const { return reasoning_; }
+  void drafted(std::optional<Route> route) { drafted_ = route; }
   void end_reasoning() {
     while (!answer_.reasoning.empty() && answer_.reasoning.back() == '\n') answer_.reasoning.pop_back();
     held_newlines_.clear();
@@ -41,11 +42,11 @@ class PartWriter {
       held_newlines_ = pending.substr(keep);
       pending.resize(keep);
       answer_.reasoning += pending;
-      if (sink_ && !pending.empty()) sink_(AnswerPart::kReasoning, pending);
+      if (sink_ && !pending.empty()) sink_(AnswerPart::kReasoning, pending, drafted_);
       return;
     }
     answer_.text += text;
-    if (sink_) sink_(AnswerPart::kText, text);
+    if (sink_) sink_(AnswerPart::kText, text, drafted_);
   }
 
  private:
@@ -53,6 +54,7 @@ class PartWriter {
   const AnswerSink& sink_;
   bool reasoning_, skip_newlines_ = false;
   std::string held_newlines_;
+  std::optional<Route> drafted_;
 };
 
 }  // namespace
@@ -65,6 +67,12 @@ void watch_interrupts() {
 }
 bool interrupted() { return interrupt_flag.load(); }
 void clear_interrupt() { interrupt_flag.store(false); }
+
+std::string marked(std::string_view piece, std::optional<Route> drafted, bool dim) {
+  if (!drafted) return std::string(piece);
+  const char* colour = *drafted == Route::kCopy ? "33" : *drafted == Route::kMtp ? "36" : "32";
+  return fmt::format("\033[{};4m{}\033[0m{}", colour, piece, dim ? "\033[2m" : "");
+}
 
 bool opens_reasoning(const Tokenizer& tokenizer, std::span<const TokenId> prompt) {
   const auto open = tokenizer.find("<think>"), close = tokenizer.find("</think>");
@@ -103,7 +111,7 @@ Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokeni
     for (TokenId id = tokenizer->size(); id < model.config().vocab; ++id) generation_options.sampling.banned.push_back(id);
 
   const SteadyClock clock;
-  Generation generation(model.target(), lane, std::move(generation_options), clock);
+  Generation generation(model.target(), lane, std::move(generation_options), clock, std::move(request.speculation));
   PartWriter writer(answer, sink, tokenizer && request.split_reasoning);
   std::optional<Detokenizer> detokenizer;
   std::optional<StopMatcher> stops;
@@ -113,6 +121,7 @@ Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokeni
     stops.emplace(request.sampling.stop);
     close = tokenizer->find("</think>");
     generation.on_token([&](TokenId token) {
+      writer.drafted(generation.drafted_by(generation.tokens().size() - 1));
       if (writer.in_reasoning()) ++answer.reasoning_tokens;
       if (writer.in_reasoning() && close && token == *close) {
         writer.write(stops->add(detokenizer->flush()));
@@ -129,18 +138,24 @@ Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokeni
     if (done == total) progress.clear();
     return !interrupted();
   };
-  TRY(generation.start(std::span(request.prompt).subspan(static_cast<size_t>(request.cached)), on_progress));
+  const std::span<const TokenId> prompt(request.prompt);
+  const size_t cached = static_cast<size_t>(request.cached);
+  TRY(generation.start(prompt.subspan(cached), on_progress, prompt.first(cached)));
   while (!generation.finished()) {
     if (interrupted()) generation.cancel();
     else TRY(generation.step());
   }
   if (tokenizer && !stops->stopped()) {
+    writer.drafted(std::nullopt);
     writer.write(stops->add(detokenizer->flush()));
     writer.write(stops->flush());
   }
   answer.ids.assign(generation.tokens().begin(), generation.tokens().end());
   answer.reason = generation.reason();
   answer.timing = generation.timing();
+  answer.counters = generation.counters();
+  answer.dormant = generation.dormant();
+  for (const std::string& sentence : answer.dormant) log_info(options, "note: " + sentence);
   return answer;
 }
 

@@ -15,6 +15,7 @@ namespace {
 struct ChatOptions {
   CommonOptions common;
   SamplingOptions sampling;
+  SpeculationFlags speculation;
   std::string system, thinking;
 };
 
@@ -61,7 +62,7 @@ int64_t reusable(const std::vector<TokenId>& held, const std::vector<TokenId>& p
 Result<int> chat(const ChatOptions& o) {
   TRY(o.sampling.params.validate());
   ASSIGN_OR_RETURN(const ThinkingChoice thinking, ThinkingChoice::parse(o.thinking));
-  ASSIGN_OR_RETURN(auto loaded, LoadedModel::load(o.common));
+  ASSIGN_OR_RETURN(auto loaded, LoadedModel::load(o.common, &o.speculation));
   LoadedModel& model = *loaded;
   ASSIGN_OR_RETURN(const Tokenizer* tokenizer, model.tokenizer());
   ASSIGN_OR_RETURN(const ChatTemplate* chat_template, model.chat_template());
@@ -100,7 +101,7 @@ Result<int> chat(const ChatOptions& o) {
     const int64_t cached = reusable(held, prompt.ids);
     if (cached == 0) lane->reset();
     AnswerPart last = AnswerPart::kText;
-    const AnswerSink sink = [&](AnswerPart part, std::string_view piece) {
+    const AnswerSink sink = [&](AnswerPart part, std::string_view piece, std::optional<Route>) {
       if (part != last && terminal) std::cout << (part == AnswerPart::kReasoning ? "\033[2m" : "\033[0m\n\n");
       last = part;
       std::cout << piece << std::flush;
@@ -108,7 +109,7 @@ Result<int> chat(const ChatOptions& o) {
     watch_interrupts();
     const bool split = opens_reasoning(*tokenizer, prompt.ids);
     ASSIGN_OR_RETURN(const Answer answer, generate_answer(model, *lane, tokenizer,
-                                                          {.prompt = prompt.ids, .cached = cached, .sampling = o.sampling, .split_reasoning = split},
+                                                          {.prompt = prompt.ids, .cached = cached, .sampling = o.sampling, .split_reasoning = split, .speculation = model.speculation()},
                                                           o.common, sink));
     clear_interrupt();
     if (terminal && last == AnswerPart::kReasoning) std::cout << "\033[0m";
@@ -131,6 +132,7 @@ Command add_chat(CLI::App& program) {
   o->sampling.max_tokens = 2048;
   add_common_options(*app, o->common);
   add_sampling_options(*app, o->sampling);
+  add_speculation_options(*app, o->speculation);
   app->add_option("--system", o->system, "System message");
   app->add_option("--thinking", o->thinking, "on or off (default: the template's)");
   return {app, [o] {

@@ -1,6 +1,7 @@
-// foretoken demo: the main job on the embedded model (or the user's own), and a proof that the arithmetic is what it claims: the same
-// answer on another instruction set, with another prompt chunking, is identical.
+// foretoken demo: the main job on the embedded model, or the user's own: one prompt answered plainly and speculatively, drafted tokens
+// marked, and the proof that both answers are the same.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <iostream>
 
@@ -12,50 +13,59 @@ namespace {
 
 struct DemoOptions {
   CommonOptions common;
-  std::string prompt = "Write a Python function that reverses a string.";
-  int64_t max_tokens = 160;
+  SpeculationFlags speculation;
+  std::string prompt = "Write a Python function that checks whether a string is a palindrome.";
+  std::string thinking = "off";
+  int64_t max_tokens = 192;
+  bool ignore_eos = false;
 };
-
-struct Pass {
-  Answer answer;
-  BackendInfo backend;
-  double load_s = 0;
-};
-
-Result<Pass> answer_once(const CommonOptions& common, const DemoOptions& o, const AnswerSink& sink) {
-  ASSIGN_OR_RETURN(auto model, LoadedModel::load(common));
-  ASSIGN_OR_RETURN(const Tokenizer* tokenizer, model->tokenizer());
-  ASSIGN_OR_RETURN(const ChatTemplate* chat_template, model->chat_template());
-  const OrderedJson messages = {{{"role", "user"}, {"content", o.prompt}}};
-  ASSIGN_OR_RETURN(RenderedPrompt prompt, render_messages(*chat_template, *tokenizer, messages, nullptr, {.enabled = false}));
-  auto lane = model->target().make_lane();
-  SamplingOptions sampling;
-  sampling.max_tokens = o.max_tokens;
-  ASSIGN_OR_RETURN(Answer answer, generate_answer(*model, *lane, tokenizer, {.prompt = std::move(prompt.ids), .sampling = sampling}, common, sink));
-  return Pass{std::move(answer), model->backend().info(), model->load_seconds()};
-}
 
 Result<int> demo(const DemoOptions& o) {
-  fmt::print("model   {}\nprompt  {}\n\n", o.common.model.empty() ? embedded_model().lexically_normal().string() : o.common.model, o.prompt);
-  const AnswerSink sink = [](AnswerPart, std::string_view piece) { std::cout << piece << std::flush; };
-  ASSIGN_OR_RETURN(const Pass first, answer_once(o.common, o, sink));
-  CommonOptions other = o.common;
-  other.isa = "scalar";
-  other.prefill_chunk = 7;
-  other.log_level = "quiet";
-  ASSIGN_OR_RETURN(const Pass second, answer_once(other, o, {}));
+  ASSIGN_OR_RETURN(const ThinkingChoice thinking, ThinkingChoice::parse(o.thinking));
+  ASSIGN_OR_RETURN(auto loaded, LoadedModel::load(o.common, &o.speculation));
+  LoadedModel& model = *loaded;
+  ASSIGN_OR_RETURN(const Tokenizer* tokenizer, model.tokenizer());
+  ASSIGN_OR_RETURN(const ChatTemplate* chat_template, model.chat_template());
+  const OrderedJson messages = {{{"role", "user"}, {"content", o.prompt}}};
+  ASSIGN_OR_RETURN(const RenderedPrompt prompt, render_messages(*chat_template, *tokenizer, messages, nullptr, thinking));
+  const DraftResolution& resolution = model.drafts()->resolution();
+  fmt::print("model        {} ({}, loaded in {:.2f} s)\n", model.bundle().path().lexically_normal().string(), model.backend().info().detail, model.load_seconds());
+  fmt::print("speculation  {}: {}\nprompt       {}\n", resolution.resolved, resolution.why, o.prompt);
 
-  const auto row = [](const char* name, const Pass& p) {
-    const GenerationTiming& t = p.answer.timing;
-    fmt::print("{:<10} {:<28} {:>8.2f} {:>12.1f} {:>12.1f}\n", name, p.backend.detail, p.load_s,
-               t.prefill_s > 0 ? static_cast<double>(p.answer.prompt_tokens) / t.prefill_s : 0,
-               t.decode_s > 0 ? static_cast<double>(t.cycles) / t.decode_s : 0);
+  const bool colour = ::isatty(STDOUT_FILENO);
+  const auto answer = [&](const char* title, Speculation speculation) -> Result<Answer> {
+    fmt::print("\n-- {}\n", title);
+    std::fflush(stdout);
+    const AnswerSink sink = [&](AnswerPart, std::string_view piece, std::optional<Route> drafted) {
+      if (colour) std::cout << marked(piece, drafted);
+      else if (drafted) std::cout << "\u2039" << piece << "\u203a";
+      else std::cout << piece;
+      std::cout << std::flush;
+    };
+    auto lane = model.target().make_lane();
+    SamplingOptions sampling;
+    sampling.max_tokens = o.max_tokens;
+    sampling.ignore_eos = o.ignore_eos;
+    auto result = generate_answer(model, *lane, tokenizer, {.prompt = prompt.ids, .sampling = sampling, .speculation = std::move(speculation)}, o.common, sink);
+    std::cout << std::endl;
+    return result;
   };
-  fmt::print("\n\n{:<10} {:<28} {:>8} {:>12} {:>12}\n", "decoding", "kernels", "load s", "prompt tok/s", "answer tok/s");
-  row("plain", first);
-  row("check", second);
-  const bool same = first.answer.ids == second.answer.ids;
-  fmt::print("identical: {} ({} tokens; the check reads the prompt in chunks of 7 with scalar kernels)\n", same ? "yes" : "NO", first.answer.ids.size());
+  ASSIGN_OR_RETURN(const Answer plain, answer("plain", {}));
+  ASSIGN_OR_RETURN(const Answer fast, answer(colour ? "speculative (drafted tokens coloured and underlined)" : "speculative (drafted tokens in \u2039\u203a)",
+                                             model.speculation()));
+
+  const auto row = [](const char* name, const Answer& a) {
+    const SpeculationCounters& c = a.counters;
+    fmt::print("{:<12} {:>8} {:>14.1f} {:>14.1f} {:>12.2f} {:>11}\n", name, a.ids.size(),
+               a.timing.prefill_s > 0 ? static_cast<double>(a.prompt_tokens) / a.timing.prefill_s : 0,
+               a.timing.decode_s > 0 ? (static_cast<double>(a.ids.size()) - 1) / a.timing.decode_s : 0, c.tokens_per_cycle(),
+               c.drafted > 0 ? fmt::format("{:.0f} %", 100.0 * static_cast<double>(c.accepted) / static_cast<double>(c.drafted)) : "-");
+  };
+  fmt::print("\n{:<12} {:>8} {:>14} {:>14} {:>12} {:>11}\n", "decoding", "tokens", "prompt tok/s", "answer tok/s", "per cycle", "acceptance");
+  row("plain", plain);
+  row("speculative", fast);
+  const bool same = plain.ids == fast.ids;
+  fmt::print("identical: {} ({} tokens)\n", same ? "yes" : "NO", plain.ids.size());
   return same ? 0 : 1;
 }
 
@@ -63,10 +73,13 @@ Result<int> demo(const DemoOptions& o) {
 
 Command add_demo(CLI::App& program) {
   auto o = std::make_shared<DemoOptions>();
-  CLI::App* app = program.add_subcommand("demo", "Answer one prompt and check the answer against scalar kernels");
+  CLI::App* app = program.add_subcommand("demo", "Answer one prompt plainly and speculatively, and compare");
   add_common_options(*app, o->common);
+  add_speculation_options(*app, o->speculation);
   app->add_option("prompt", o->prompt, "The prompt")->capture_default_str();
+  app->add_option("--thinking", o->thinking, "on or off")->capture_default_str();
   app->add_option("--max-tokens,-n", o->max_tokens, "Longest answer in tokens")->check(CLI::PositiveNumber)->capture_default_str();
+  app->add_flag("--ignore-eos", o->ignore_eos, "An end token does not end the answer");
   return {app, [o] {
             const auto status = demo(*o);
             return status ? *status : report(status.error());

@@ -12,6 +12,7 @@ namespace {
 
 struct InspectOptions {
   CommonOptions common;
+  SpeculationFlags speculation;
 };
 
 std::string human_bytes(double bytes) {
@@ -29,7 +30,9 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
   const Bundle& bundle = opened.bundle;
   ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_bundle(bundle));
   const Status trunk = check_trunk(bundle, config);
-  const MtpStatus mtp = inspect_mtp(bundle, config);
+  ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(o.speculation.speculate, o.common.draft_model));
+  const DraftResolution drafts = resolve_drafters(bundle, config, settings);
+  const MtpStatus& mtp = drafts.head;
   const KvLayout kv = config.kv_layout(o.common.kv());
 
   int64_t elements = 0;
@@ -47,9 +50,14 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
                  {"added_tokens", opened.tokenizer->added_tokens().size()},
                  {"split", std::string(opened.tokenizer->split_method())},
                  {"chat_template", opened.chat_template.has_value()}};
-  const std::string why =
-      mtp.complete ? "decoding is plain: no drafter runs in this version, though the bundle holds a complete MTP head"
-                   : "decoding is plain: no drafter runs in this version";
+  OrderedJson drafter = nullptr;
+  if (!drafts.drafter_path.empty())
+    drafter = {{"path", drafts.drafter_path.string()},
+               {"kind", std::string(drafter_kind_name(drafts.drafter.kind))},
+               {"fits", drafts.drafter.fits},
+               {"reason", drafts.drafter.reason}};
+  std::vector<std::string> notes = bundle.notes();
+  notes.insert(notes.end(), drafts.notes.begin(), drafts.notes.end());
   const OrderedJson plan = {{{"item", "weights"}, {"bytes", bytes}},
                             {{"item", "recurrent state per lane"}, {"bytes", config.recurrent_bytes_per_lane()}},
                             {{"item", "K/V per 1,024 tokens"}, {"bytes", kv_per_token * 1024}}};
@@ -68,10 +76,10 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
                      {"reason", trunk.ok() ? "every trunk tensor is present" : trunk.error().message},
                      {"tokenizer", tokenizer},
                      {"mtp", {{"declared", mtp.declared}, {"present", mtp.present}, {"complete", mtp.complete}, {"reason", mtp.reason}}},
-                     {"drafter", nullptr},
-                     {"speculation", {{"resolved", "off"}, {"why", why}}},
+                     {"drafter", drafter},
+                     {"speculation", {{"resolved", drafts.resolved}, {"why", drafts.why}}},
                      {"memory", {{"weights", bytes}, {"state_per_lane", config.recurrent_bytes_per_lane()}, {"kv_per_token", kv_per_token}, {"plan", plan}}},
-                     {"notes", bundle.notes()},
+                     {"notes", notes},
                      {"fingerprint", bundle.fingerprint()}};
 }
 
@@ -92,6 +100,10 @@ void print_text(const OrderedJson& j) {
                j["tokenizer"]["chat_template"].get<bool>() ? "yes" : "no");
   fmt::print("  MTP head     {}: {}\n", j["mtp"]["complete"].get<bool>() ? "complete" : j["mtp"]["present"].get<bool>() ? "incomplete" : "none",
              j["mtp"]["reason"].get<std::string>());
+  if (j["drafter"].is_null()) fmt::print("  drafter      none\n");
+  else
+    fmt::print("  drafter      {} in {}: {}\n", j["drafter"]["kind"].get<std::string>(), j["drafter"]["path"].get<std::string>(),
+               j["drafter"]["reason"].get<std::string>());
   fmt::print("  speculation  {}: {}\n", j["speculation"]["resolved"].get<std::string>(), j["speculation"]["why"].get<std::string>());
   fmt::print("  memory       {} weights, {} state per lane, {} K/V per token\n", human_bytes(j["memory"]["weights"].get<double>()),
              human_bytes(j["memory"]["state_per_lane"].get<double>()), human_bytes(j["memory"]["kv_per_token"].get<double>()));
@@ -105,6 +117,7 @@ Command add_inspect(CLI::App& program) {
   auto o = std::make_shared<InspectOptions>();
   CLI::App* app = program.add_subcommand("inspect", "What a bundle holds, what will be used and why");
   add_common_options(*app, o->common);
+  app->add_option("--speculate", o->speculation.speculate, "auto, off, or a comma list of copy, mtp, dflash")->capture_default_str();
   return {app, [o] {
             const auto result = inspect(*o);
             if (!result) return report(result.error());

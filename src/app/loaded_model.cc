@@ -93,7 +93,7 @@ Result<OpenedBundle> open_bundle(const CommonOptions& options) {
   return opened;
 }
 
-Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& options) {
+Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& options, const SpeculationFlags* flags) {
   const auto begin = std::chrono::steady_clock::now();
   if (options.numerics == "fast")
     log_info(options, "note: --numerics fast has no faster route on this backend; running exact");
@@ -108,8 +108,21 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
   progress.clear();
   const TargetOptions target{.max_rows = std::max(options.prefill_chunk, TargetOptions{}.tape_rows), .kv_format = options.kv()};
   m->target_ = std::make_unique<TargetModel>(m->config_, m->weights_, *m->backend_, target);
+  if (flags) {
+    ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(flags->speculate, options.draft_model));
+    ASSIGN_OR_RETURN(m->speculation_.verify, parse_verify_mode(flags->verify));
+    m->speculation_.width = flags->width;
+    m->speculation_.live_threshold = static_cast<float>(flags->live_threshold);
+    m->drafts_ = DraftModels::load(m->bundle(), m->config_, m->weights_, *m->backend_, settings, options.kv(), target.max_rows);
+    for (const std::string& note : m->drafts_->resolution().notes) log_info(options, "note: " + note);
+  }
   m->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return m;
+}
+
+Speculation LoadedModel::speculation(std::span<const Route> routes) {
+  if (!drafts_) return {};
+  return {.drafters = drafts_->make(routes), .options = speculation_, .memory = &drafts_->memory()};
 }
 
 Result<const Tokenizer*> LoadedModel::tokenizer() const {

@@ -6,6 +6,8 @@
 
 #include "app/options.h"
 #include "bundle/bundle.h"
+#include "decode/draft_models.h"
+#include "decode/generation.h"
 #include "model/config.h"
 #include "model/target.h"
 #include "model/weights.h"
@@ -28,8 +30,9 @@ Result<Tokenizer> open_tokenizer(const Bundle& bundle);
 // Heap-allocated, because its parts refer to each other.
 class LoadedModel {
  public:
-  // Shows a progress line on a terminal. `max_rows` of one pass is the larger of the prefill chunk and the tape.
-  static Result<std::unique_ptr<LoadedModel>> load(const CommonOptions& options);
+  // Shows a progress line on a terminal. `flags`: also load what drafts; null: commands that decode plainly or not at all. Drafters that
+  // cannot be used are logged, one line each.
+  static Result<std::unique_ptr<LoadedModel>> load(const CommonOptions& options, const SpeculationFlags* flags = nullptr);
 
   const Bundle& bundle() const { return opened_.bundle; }
   const ModelConfig& config() const { return config_; }
@@ -37,6 +40,9 @@ class LoadedModel {
   Backend& backend() { return *backend_; }
   TargetModel& target() { return *target_; }
   double load_seconds() const { return load_seconds_; }
+  DraftModels* drafts() { return drafts_.get(); }  // null when loaded without flags
+  // What drafts for one generation: all that the flags allowed, or the `routes` given.
+  Speculation speculation(std::span<const Route> routes = {});
   // The tokenizer, or a sentence saying what is missing.
   Result<const Tokenizer*> tokenizer() const;
   Result<const ChatTemplate*> chat_template() const;
@@ -48,6 +54,8 @@ class LoadedModel {
   std::unique_ptr<Backend> backend_;
   Weights weights_;
   std::unique_ptr<TargetModel> target_;
+  std::unique_ptr<DraftModels> drafts_;
+  SpeculationOptions speculation_;
   double load_seconds_ = 0;
 };
 

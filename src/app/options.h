@@ -33,6 +33,14 @@ struct CommonOptions {
 
 void add_common_options(CLI::App& command, CommonOptions& options);
 
+// How an answer may be drafted and verified.
+struct SpeculationFlags {
+  std::string speculate = "auto", verify = "auto";
+  int width = 0;              // proposed tokens per cycle; 0: the controller's choice
+  double live_threshold = -1; // negative: by expected gain
+};
+void add_speculation_options(CLI::App& command, SpeculationFlags& flags);
+
 // The folder of the embedded model: models/demo-dense of the working directory, of the source tree the program was built from, or
 // of the installation.
 std::filesystem::path embedded_model();

@@ -15,9 +15,7 @@ struct RunOptions {
   SamplingOptions sampling;
   std::string prompt, prompt_file, ids, system, thinking, json_schema;
   bool raw = false;
-  std::string speculate = "auto", verify = "auto";
-  int width = 0;
-  double live_threshold = -1;
+  SpeculationFlags speculation;
 };
 
 Result<std::vector<TokenId>> prompt_ids(const RunOptions& o, LoadedModel& model) {
@@ -40,10 +38,13 @@ Result<std::vector<TokenId>> prompt_ids(const RunOptions& o, LoadedModel& model)
   return std::move(rendered.ids);
 }
 
-OrderedJson answer_json(const Answer& a, std::span<const TokenId> prompt, double load_s) {
+OrderedJson answer_json(const Answer& a, std::span<const TokenId> prompt, const SpeculationFlags& flags, LoadedModel& model) {
   const int64_t computed = a.prompt_tokens - a.cached_tokens;
   const auto rate = [](double tokens, double seconds) { return seconds > 0 ? tokens / seconds : 0.0; };
-  const int64_t cycles = a.timing.cycles;
+  OrderedJson by_drafter = OrderedJson::object();
+  for (const Route route : {Route::kCopy, Route::kMtp, Route::kBlock})
+    if (const SpeculationCounters::Of& of = a.counters.of(route); model.drafts()->has(route))
+      by_drafter[std::string(route_name(route))] = {{"cycles", of.cycles}, {"drafted", of.drafted}, {"verified_rows", of.verified}, {"accepted", of.accepted}};
   return {{"text", a.text},
           {"reasoning", a.reasoning},
           {"ids", a.ids},
@@ -56,23 +57,27 @@ OrderedJson answer_json(const Answer& a, std::span<const TokenId> prompt, double
             {"reasoning_tokens", a.reasoning_tokens},
             {"cached_tokens", a.cached_tokens}}},
           {"speculation",
-           {{"drafter", "off"},
-            {"verify", "off"},
-            {"cycles", cycles},
-            {"drafted", 0},
-            {"verified_rows", cycles},
-            {"accepted", 0},
-            {"tokens_per_cycle", cycles > 0 ? 1.0 : 0.0},
-            {"by_drafter", OrderedJson::object()}}},
+           {{"drafter", model.drafts()->resolution().resolved},
+            {"why", model.drafts()->resolution().why},
+            {"verify", flags.verify},
+            {"cycles", a.counters.cycles},
+            {"drafted", a.counters.drafted},
+            {"verified_rows", a.counters.verified_rows},
+            {"accepted", a.counters.accepted},
+            {"tokens_per_cycle", a.counters.tokens_per_cycle()},
+            {"by_drafter", by_drafter},
+            {"plans", a.counters.plans},
+            {"notes", model.drafts()->resolution().notes},
+            {"dormant", a.dormant}}},
           {"timing",
-           {{"load_s", load_s},
+           {{"load_s", model.load_seconds()},
             {"prefill_s", a.timing.prefill_s},
             {"decode_s", a.timing.decode_s},
             {"prefill_tok_s", rate(static_cast<double>(computed), a.timing.prefill_s)},
-            {"decode_tok_s", rate(static_cast<double>(cycles), a.timing.decode_s)},
-            {"draft_s", 0.0},
-            {"verify_s", a.timing.decode_s},
-            {"commit_s", 0.0}}}};
+            {"decode_tok_s", rate(static_cast<double>(a.ids.size()) - 1, a.timing.decode_s)},
+            {"draft_s", a.timing.draft_s},
+            {"verify_s", a.timing.verify_s},
+            {"commit_s", a.timing.commit_s}}}};
 }
 
 Status check(const RunOptions& o) {
@@ -85,11 +90,9 @@ Status check(const RunOptions& o) {
 
 int run(const RunOptions& o) {
   if (const Status valid = check(o); !valid) return report(valid.error());
-  auto loaded = LoadedModel::load(o.common);
+  auto loaded = LoadedModel::load(o.common, &o.speculation);
   if (!loaded) return report(loaded.error());
   LoadedModel& model = **loaded;
-  if (o.speculate != "auto" && o.speculate != "off")
-    log_info(o.common, fmt::format("note: --speculate {}: no drafter runs in this version; decoding plainly", o.speculate));
   auto prompt = prompt_ids(o, model);
   if (!prompt) return report(prompt.error());
   const auto tokenizer = model.tokenizer();
@@ -99,19 +102,19 @@ int run(const RunOptions& o) {
   const bool stream = !o.common.json;
   const bool dim = ::isatty(STDOUT_FILENO);
   AnswerPart last = AnswerPart::kText;
-  const AnswerSink sink = [&](AnswerPart part, std::string_view piece) {
+  const AnswerSink sink = [&](AnswerPart part, std::string_view piece, std::optional<Route> drafted) {
     if (dim && part != last) std::cout << (part == AnswerPart::kReasoning ? "\033[2m" : "\033[0m\n\n");
     else if (!dim && part != last && part == AnswerPart::kText) std::cout << "\n</think>\n\n";
     last = part;
-    std::cout << piece << std::flush;
+    std::cout << (dim ? marked(piece, drafted, part == AnswerPart::kReasoning) : std::string(piece)) << std::flush;
   };
   auto lane = model.target().make_lane();
   const bool split = text && !o.raw && o.ids.empty() && opens_reasoning(*text, *prompt);
-  const auto answer = generate_answer(model, *lane, text, {.prompt = *prompt, .sampling = o.sampling, .split_reasoning = split},
+  const auto answer = generate_answer(model, *lane, text, {.prompt = *prompt, .sampling = o.sampling, .split_reasoning = split, .speculation = model.speculation()},
                                       o.common, stream ? sink : AnswerSink());
   if (!answer) return report(answer.error());
   if (!stream) {
-    std::cout << dump_json(answer_json(*answer, *prompt, model.load_seconds()), 1) << "\n";
+    std::cout << dump_json(answer_json(*answer, *prompt, o.speculation, model), 1) << "\n";
     return 0;
   }
   if (!text) {
@@ -119,10 +122,11 @@ int run(const RunOptions& o) {
   }
   if (dim && last == AnswerPart::kReasoning) std::cout << "\033[0m";
   std::cout << std::endl;
-  const double rate = answer->timing.decode_s > 0 ? static_cast<double>(answer->timing.cycles) / answer->timing.decode_s : 0;
+  const double rate = answer->timing.decode_s > 0 ? (static_cast<double>(answer->ids.size()) - 1) / answer->timing.decode_s : 0;
   if (::isatty(STDERR_FILENO))
-    log_info(o.common, fmt::format("{} prompt tokens in {:.3f} s, {} tokens at {:.1f} tokens/s ({})", answer->prompt_tokens,
-                                   answer->timing.prefill_s, answer->ids.size(), rate, finish_reason_name(answer->reason)));
+    log_info(o.common, fmt::format("{} prompt tokens in {:.3f} s, {} tokens at {:.1f} tokens/s ({}); speculation {}: {:.2f} tokens per cycle",
+                                   answer->prompt_tokens, answer->timing.prefill_s, answer->ids.size(), rate, finish_reason_name(answer->reason),
+                                   model.drafts()->resolution().resolved, answer->counters.tokens_per_cycle()));
   return 0;
 }
 
@@ -139,10 +143,7 @@ Command add_run(CLI::App& program) {
   app->add_flag("--raw", o->raw, "No chat template; the text is printed unsplit");
   app->add_option("--system", o->system, "System message");
   app->add_option("--thinking", o->thinking, "on, off or a budget of tokens (default: the template's)");
-  app->add_option("--speculate", o->speculate, "auto, off, copy, mtp, dflash (comma list)")->capture_default_str();
-  app->add_option("--verify", o->verify, "auto, chain, live or tree")->check(CLI::IsMember({"auto", "chain", "live", "tree"}))->capture_default_str();
-  app->add_option("--width", o->width, "Proposed tokens per cycle")->check(CLI::NonNegativeNumber);
-  app->add_option("--live-threshold", o->live_threshold, "Least cumulative confidence of a verified row")->check(CLI::Range(0.0, 1.0));
+  add_speculation_options(*app, o->speculation);
   app->add_option("--json-schema", o->json_schema, "Constrain the answer to a JSON Schema file");
   return {app, [o] { return run(*o); }};
 }

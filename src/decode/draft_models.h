@@ -1,0 +1,68 @@
+// Which drafters a bundle offers, which of them will be used and why, and the loaded models behind them. What does not fit means a slower
+// but correct run with a reason, never an error. Source: docs/speculation.md, "Resolution".
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bundle/bundle.h"
+#include "decode/controller.h"
+#include "decode/drafter.h"
+#include "model/dflash.h"
+#include "model/mtp.h"
+
+namespace foretoken {
+
+// What the user allows.
+struct DraftSettings {
+  bool off = false;
+  bool automatic = true;                  // everything below that fits, one model drafter at most
+  bool copy = true, mtp = true, block = true;  // when not automatic: the routes named
+  std::filesystem::path draft_model;      // empty: look beside the weights
+
+  // "auto", "off", or a comma list of copy, mtp, dflash.
+  static Result<DraftSettings> parse(const std::string& speculate, const std::string& draft_model);
+};
+
+// Judged from headers only.
+struct DraftResolution {
+  bool copy = false, mtp = false, block = false;  // what will run
+  MtpStatus head;
+  std::filesystem::path drafter_path;             // empty: no drafter was found
+  DrafterStatus drafter;
+  std::string resolved;                           // "dflash", "mtp", "copy" or "off": the strongest route
+  std::string why;                                // one sentence
+  std::vector<std::string> notes;                 // what was asked for, or found, and cannot be used: one sentence each
+};
+DraftResolution resolve_drafters(const Bundle& bundle, const ModelConfig& config, const DraftSettings& settings);
+
+// The loaded drafter models of one target, shared by all its generations.
+class DraftModels {
+ public:
+  // Everything must outlive the object. A drafter that turns out to be damaged while loading is dropped with a note.
+  static std::unique_ptr<DraftModels> load(const Bundle& bundle, const ModelConfig& config, const Weights& weights, Backend& backend,
+                                           const DraftSettings& settings, KvFormat kv_format, int max_rows);
+
+  const DraftResolution& resolution() const { return resolution_; }
+  bool has(Route route) const;
+  // New drafters for one generation: those of `routes` that are loaded; all loaded ones when empty.
+  std::vector<std::unique_ptr<Drafter>> make(std::span<const Route> routes = {});
+  SpeculationMemory& memory() { return memory_; }
+  MtpHead* mtp() { return mtp_.get(); }
+  DflashModel* block() { return block_.get(); }
+
+ private:
+  DraftModels(const ModelConfig& config, DraftResolution resolution) : config_(config), resolution_(std::move(resolution)) {}
+  const ModelConfig& config_;
+  DraftResolution resolution_;
+  std::optional<MtpWeights> mtp_weights_;
+  std::unique_ptr<MtpHead> mtp_;
+  std::optional<Bundle> drafter_bundle_;
+  std::unique_ptr<DflashModel> block_;
+  SpeculationMemory memory_;
+};
+
+}  // namespace foretoken
