@@ -14,6 +14,7 @@ struct Command {
 };
 
 Command add_run(CLI::App& program);
+Command add_certify(CLI::App& program);
 Command add_chat(CLI::App& program);
 Command add_demo(CLI::App& program);
 Command add_inspect(CLI::App& program);
