@@ -62,6 +62,13 @@ struct LinearKernels {
   void (*silu_product)(const float* gate, const float* up, int64_t count, float* out);
 };
 
+// ---- Probes (probe.inl): the limits that products are measured against.
+
+struct ProbeKernels {
+  uint64_t (*read_bytes)(const std::byte* data, size_t bytes);
+  int64_t (*dot_bytes)(int64_t steps, int32_t* sink);  // sink [16]
+};
+
 struct KernelTable {
   const char* name;  // "scalar", "avx2", "avx512"
   LinearKernels linear;
@@ -69,6 +76,7 @@ struct KernelTable {
   MoeKernels moe;
   AttentionKernels attention;
   DeltaKernels delta;
+  ProbeKernels probe;
 };
 
 extern const KernelTable kScalarKernels;

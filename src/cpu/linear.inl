@@ -3,8 +3,8 @@
 // many rows run together: tiles only choose which rows share a load of the weights.
 //
 // Shape contract: any outputs >= 1 and rows >= 1; cols a multiple of the format's block (floats: any cols >= 1).
-// Plan: up to kTileRows rows are multiplied straight from the packed planes; more rows first unpack one unit of 256 columns to
-// bytes and pass all row tiles over it, so that the unpacking is shared.
+// Plan: a group's unit of 256 columns passes over all row tiles before the next one. Up to kTileRows rows are multiplied
+// straight from the packed planes; for more rows a unit is first unpacked to bytes, so that tiles share the unpacking.
 namespace foretoken::cpu::FORETOKEN_ISA {
 namespace {
 
@@ -48,6 +48,37 @@ struct Packed {
 template <int kFormat>
 using Chain = typename Choose<Packed<kFormat>::kSumsBytes, ByteDot, Dot<(1 << Packed<kFormat>::kBits) - 1>>::Type;
 
+// Bytes that hold nothing but two nibbles can be multiplied whole.
+template <int kFormat>
+inline constexpr bool kWholeNibbles = kWideDot && Packed<kFormat>::kNibble && Packed<kFormat>::kBits == 4 &&
+                                      !Packed<kFormat>::kTable;
+
+// From how many rows on a unit is unpacked first. Bytes need no unpacking; whole nibbles gain little from it. Measured with
+// `ops_bench --best --threads 1` on a Xeon of family 6 model 207, 6144 x 2048: Q4_K is faster straight up to 32 rows and
+// unpacked from 64 on; Q3_K, Q5_K and Q6_K are faster unpacked as soon as there are two tiles.
+template <int kFormat>
+inline constexpr int64_t kUnpackedFrom = kTileRows == 1 || Packed<kFormat>::kByte ? INT64_MAX
+                                         : kWholeNibbles<kFormat>                ? 48
+                                                                                 : kTileRows + 1;
+
+// Unpacked, formats differ only in their geometry and their kind of dot product: one instance serves several.
+constexpr int unpacked_format(int format) {
+  switch (static_cast<QuantFormat>(format)) {
+    case QuantFormat::kIQ4_NL: return static_cast<int>(QuantFormat::kQ8_0);
+    case QuantFormat::kQ4_0: return static_cast<int>(QuantFormat::kQ5_0);
+    case QuantFormat::kQ4_1: return static_cast<int>(QuantFormat::kQ5_1);
+    case QuantFormat::kQ3_K: return static_cast<int>(QuantFormat::kQ6_K);
+    case QuantFormat::kQ4_K: return static_cast<int>(QuantFormat::kQ5_K);
+    default: return format;
+  }
+}
+
+// Asks for kBytes that lie kPrefetchBytes ahead in the packed stream.
+template <int kBytes>
+FORETOKEN_SIMD void prefetch_ahead(const uint8_t* at) {
+  unroll<0, kBytes / 64>([&](auto i) FORETOKEN_INLINE_LAMBDA { prefetch(at + 64 * decltype(i)::value + kPrefetchBytes); });
+}
+
 // ---- Operands: the unsigned weights of quad kQuad of a sub-block for outputs 16 * kHalf and on.
 
 template <int kFormat, int kQuad, int kHalf>
@@ -84,8 +115,7 @@ FORETOKEN_SIMD Bytes operand(const uint8_t* sub) {
 // Row r's activations are at x + r * block, its start at starts[r * subs]. When kHiTimes16, hi is sixteen times the dot.
 
 template <int kFormat, bool kUnpacked>
-inline constexpr bool kHiTimes16 = kWideDot && !kUnpacked && Packed<kFormat>::kNibble && Packed<kFormat>::kBits == 4 &&
-                                   !Packed<kFormat>::kTable;
+inline constexpr bool kHiTimes16 = !kUnpacked && kWholeNibbles<kFormat>;
 
 template <int kFormat, int kRows, bool kUnpacked>
 FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const int32_t* starts, I32x16 (&lo)[kRows],
@@ -171,7 +201,7 @@ FORETOKEN_SIMD void unpack_block(const uint8_t* block, uint8_t* planes, float (*
   using L = Packed<kFormat>;
   for (int s = 0; s < L::kSubs; ++s) {
     const uint8_t* sub = block + L::kPlanesAt + s * L::kSubBytes;
-    for (int byte = 0; byte < L::kSubBytes; byte += 64) prefetch(sub + byte + kPrefetchBytes);
+    prefetch_ahead<L::kSubBytes>(sub);
     unroll<0, L::kQuads>([&](auto i) FORETOKEN_INLINE_LAMBDA {
       constexpr int kQuad = decltype(i)::value;
       uint8_t* to = planes + 128 * (s * L::kQuads + kQuad);
@@ -185,11 +215,12 @@ FORETOKEN_SIMD void unpack_block(const uint8_t* block, uint8_t* planes, float (*
   }
 }
 
-// ---- Adds blocks [begin, end) of one group to the sums of kRows rows from `row` on. sums[r][32].
+// ---- Adds blocks [begin, end) of one group to the sums of kRows rows from `row` on. sums[r][32]. When kUnpacked, kFormat is
+// unpacked_format(...) and `block_bytes` that of the packed format, whose headers are still read.
 
 template <int kFormat, int kRows, bool kUnpacked>
-void add_blocks(const uint8_t* group, const Unpacked* unit, int64_t begin, int64_t end, const Activations& acts, int64_t row,
-                float (*sums)[32]) {
+void add_blocks(const uint8_t* group, int64_t block_bytes, const Unpacked* unit, int64_t begin, int64_t end,
+                const Activations& acts, int64_t row, float (*sums)[32]) {
   using L = Packed<kFormat>;
   F32x16 acc[2][kRows];
   FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -197,7 +228,7 @@ void add_blocks(const uint8_t* group, const Unpacked* unit, int64_t begin, int64
     acc[1][r] = load_f32(sums[r] + 16);
   }
   for (int64_t b = begin; b < end; ++b) {
-    const uint8_t* block = group + b * L::kBlockBytes;
+    const uint8_t* block = group + b * (kUnpacked ? block_bytes : L::kBlockBytes);
     const uint8_t* planes = kUnpacked ? unit->planes[0][0] + (b - begin) * (L::kBlock / 4) * 128 : block + L::kPlanesAt;
     constexpr int kSubBytes = kUnpacked ? 128 * L::kQuads : L::kSubBytes;
     const int64_t at = b * acts.rows + row;
@@ -212,8 +243,7 @@ void add_blocks(const uint8_t* group, const Unpacked* unit, int64_t begin, int64
       FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) t[0][r] = t[1][r] = zero_f32();
       for (int s = 0; s < L::kSubs; ++s) {
         const uint8_t* sub = planes + s * kSubBytes;
-        if constexpr (!kUnpacked)
-          for (int byte = 0; byte < kSubBytes; byte += 64) prefetch(sub + byte + kPrefetchBytes);
+        if constexpr (!kUnpacked) prefetch_ahead<kSubBytes>(sub);
         I32x16 lo[kRows], hi[kRows];
         sub_block_dots<kFormat, kRows, kUnpacked>(sub, x + s * L::kSub, starts + s, lo, hi);
         F32x16 scale[2];
@@ -247,8 +277,7 @@ void add_blocks(const uint8_t* group, const Unpacked* unit, int64_t begin, int64
         }
       }
     } else {
-      if constexpr (!kUnpacked)
-        for (int byte = 0; byte < L::kBlockBytes; byte += 64) prefetch(block + byte + kPrefetchBytes);
+      if constexpr (!kUnpacked) prefetch_ahead<L::kBlockBytes>(block);
       I32x16 dots[2][kRows];
       sub_block_dots<kFormat, kRows, kUnpacked>(planes, x, starts, dots[0], dots[1]);
       FORETOKEN_UNROLL for (int h = 0; h < 2; ++h) {
@@ -270,17 +299,25 @@ void add_blocks(const uint8_t* group, const Unpacked* unit, int64_t begin, int64
   }
 }
 
-// Any number of rows, at most kTileRows at a time.
-template <int kFormat, bool kUnpacked, int kRows = kTileRows>
-FORETOKEN_SIMD void add_blocks_to_rows(const uint8_t* group, const Unpacked* unit, int64_t begin, int64_t end,
-                                       const Activations& acts, int64_t row, int64_t rows, float (*sums)[32]) {
+// Any number of rows in tiles of kRows, kRows / 2, ...: few instances.
+template <int kFormat, int kRows>
+FORETOKEN_SIMD void add_unpacked(const uint8_t* group, int64_t block_bytes, const Unpacked& unit, int64_t begin, int64_t end,
+                                 const Activations& acts, int64_t row, int64_t rows, float (*sums)[32]) {
   for (; rows >= kRows; row += kRows, rows -= kRows, sums += kRows)
-    add_blocks<kFormat, kRows, kUnpacked>(group, unit, begin, end, acts, row, sums);
-  // Unpacked tiles halve, to keep the number of instances small; straight tiles fit exactly, to read the weights once.
+    add_blocks<unpacked_format(kFormat), kRows, true>(group, block_bytes, &unit, begin, end, acts, row, sums);
   if constexpr (kRows > 1) {
-    if (rows > 0)
-      add_blocks_to_rows<kFormat, kUnpacked, kUnpacked ? kRows / 2 : kRows - 1>(group, unit, begin, end, acts, row, rows,
-                                                                               sums);
+    if (rows > 0) add_unpacked<kFormat, kRows / 2>(group, block_bytes, unit, begin, end, acts, row, rows, sums);
+  }
+}
+
+// 1 to kMost rows as one tile.
+template <int kFormat, int kMost>
+FORETOKEN_SIMD void add_straight(const uint8_t* group, int64_t begin, int64_t end, const Activations& acts, int64_t row,
+                                 int64_t rows, float (*sums)[32]) {
+  if (rows == kMost) {
+    add_blocks<kFormat, kMost, false>(group, 0, nullptr, begin, end, acts, row, sums);
+  } else if constexpr (kMost > 1) {
+    add_straight<kFormat, kMost - 1>(group, begin, end, acts, row, rows, sums);
   }
 }
 
@@ -309,34 +346,36 @@ FORETOKEN_SIMD void clear_sums(float (*sums)[32], int64_t rows) {
 template <int kFormat>
 void multiply_blocks(const LinearTask& task, int64_t group_begin, int64_t group_end, Scratch& scratch) {
   using L = Packed<kFormat>;
+  constexpr int64_t kUnitBlocks = kUnitColumns / L::kBlock;
   const Activations& acts = *task.activations;
   const auto* data = reinterpret_cast<const uint8_t*>(task.part.data);
-  if (task.rows <= kTileRows || FORETOKEN_ISA_LEVEL == 0) {
-    for (int64_t g = group_begin; g < group_end; ++g) {
-      const uint8_t* group = data + static_cast<size_t>(g) * task.part.group_bytes;
-      for (int64_t row = 0; row < task.rows; row += kTileRows) {
-        const int64_t rows = task.rows - row < kTileRows ? task.rows - row : kTileRows;
-        clear_sums(scratch.sums, rows);
-        add_blocks_to_rows<kFormat, false>(group, nullptr, 0, acts.blocks, acts, row, rows, scratch.sums);
-        store_sums(task, g, row, rows, scratch.sums);
-      }
-    }
-    return;
-  }
-  constexpr int64_t kUnitBlocks = kUnitColumns / L::kBlock;
   int64_t row_block = kRowBlockBytes / task.part.cols / kTileRows * kTileRows;
   row_block = row_block < 4 * kTileRows ? 4 * kTileRows : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
   for (int64_t row = 0; row < task.rows; row += row_block) {
     const int64_t rows = task.rows - row < row_block ? task.rows - row : row_block;
+    const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
     for (int64_t g = group_begin; g < group_end; ++g) {
       const uint8_t* group = data + static_cast<size_t>(g) * task.part.group_bytes;
       clear_sums(scratch.sums, rows);
-      for (int64_t b = 0; b < acts.blocks; b += kUnitBlocks) {
-        const int64_t end = b + kUnitBlocks < acts.blocks ? b + kUnitBlocks : acts.blocks;
-        for (int64_t i = b; i < end; ++i)
-          unpack_block<kFormat>(group + i * L::kBlockBytes, scratch.unit.planes[(i - b) * L::kBlock / 4][0],
-                                scratch.unit.scales);
-        add_blocks_to_rows<kFormat, true>(group, &scratch.unit, b, end, acts, row, rows, scratch.sums);
+      if (tiles == 1) {
+        add_straight<kFormat, kTileRows>(group, 0, acts.blocks, acts, row, rows, scratch.sums);
+      } else {
+        for (int64_t b = 0; b < acts.blocks; b += kUnitBlocks) {
+          const int64_t end = b + kUnitBlocks < acts.blocks ? b + kUnitBlocks : acts.blocks;
+          if (rows >= kUnpackedFrom<kFormat>) {
+            if constexpr (kUnpackedFrom<kFormat> != INT64_MAX) {
+              for (int64_t i = b; i < end; ++i)
+                unpack_block<kFormat>(group + i * L::kBlockBytes, scratch.unit.planes[(i - b) * L::kBlock / 4][0],
+                                      scratch.unit.scales);
+              add_unpacked<kFormat, kTileRows>(group, L::kBlockBytes, scratch.unit, b, end, acts, row, rows, scratch.sums);
+            }
+          } else {
+            for (int64_t t = 0; t < tiles; ++t) {  // tiles of nearly equal height
+              const int64_t first = rows * t / tiles, last = rows * (t + 1) / tiles;
+              add_straight<kFormat, kTileRows>(group, b, end, acts, row + first, last - first, scratch.sums + first);
+            }
+          }
+        }
       }
       store_sums(task, g, row, rows, scratch.sums);
     }
