@@ -8,9 +8,11 @@
 #include <chrono>
 #include <numeric>
 
+#include "base/threads.h"
 #include "bundle/bundle.h"
 #include "cpu/select.h"
 #include "decode/generation.h"
+#include "decode/rows.h"
 #include "model/target.h"
 
 namespace foretoken {
