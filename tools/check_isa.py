@@ -2,7 +2,8 @@
 """Checks that objects built for one instruction set define nothing that the linker may share with other objects.
 
 A weak symbol (an inline function or a template instance) compiled with AVX-512 flags may be the copy that the linker keeps for
-the whole program, which then dies on processors without AVX-512. Usage: check_isa.py BUILD_DIRECTORY. Standard library only.
+the whole program, which then dies on processors without AVX-512. Usage: check_isa.py [BUILD_DIRECTORY], by default build/.
+Standard library only.
 """
 import pathlib
 import subprocess
@@ -13,12 +14,13 @@ SHARED = set("WwVvuUC") - {"U"}
 
 
 def main():
-    if len(sys.argv) != 2:
+    if len(sys.argv) > 2:
         print(__doc__.strip(), file=sys.stderr)
         return 2
-    objects = sorted(pathlib.Path(sys.argv[1]).rglob("isa_*.cc.o"))
+    build = pathlib.Path(sys.argv[1]) if len(sys.argv) == 2 else pathlib.Path(__file__).resolve().parent.parent / "build"
+    objects = sorted(build.rglob("isa_*.cc.o"))
     if len(objects) < 3:
-        print(f"check_isa: expected the objects of three instruction sets under {sys.argv[1]}, found {len(objects)}: "
+        print(f"check_isa: expected the objects of three instruction sets under {build}, found {len(objects)}: "
               "build foretoken_cpu first.", file=sys.stderr)
         return 2
     bad = []

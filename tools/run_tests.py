@@ -14,7 +14,7 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CHECKS = ["check_architecture.py", "check_isa.py"]  # run without arguments, where present
+CHECKS = {"check_architecture.py": False, "check_isa.py": True}  # where present; True: wants the build folder
 PROGRAM_TIMEOUT_S = 1800
 
 
@@ -147,9 +147,9 @@ def main():
 
     run_check(tally, "golden bundles", [sys.executable, "tools/make_bundle.py", "tiny", str(build / "golden")], logs)
     if not options.filter:
-        for check in CHECKS:
+        for check, wants_build in CHECKS.items():
             if (ROOT / "tools" / check).exists():
-                run_check(tally, check, [sys.executable, f"tools/{check}"], logs)
+                run_check(tally, check, [sys.executable, f"tools/{check}"] + ([str(build)] if wants_build else []), logs)
     programs = registered_programs(build)
     if not programs:
         tally.fails(f"no test program is registered in {build}; configure it first")
