@@ -2,17 +2,13 @@
 #include "text/detokenizer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "text/unicode.h"
 
 namespace foretoken {
 
-std::string Detokenizer::add(TokenId id) {
-  if (options_.skip_special && tokenizer_->is_special(id)) return {};
-  return add_bytes(tokenizer_->bytes(id));
-}
-
-std::string Detokenizer::add_bytes(std::string_view bytes) {
+std::string Utf8Stream::add(std::string_view bytes) {
   if (bytes.empty()) return {};
   pending_ += bytes;
   const size_t certain = pending_.size() - incomplete_utf8_tail(pending_);
@@ -21,10 +17,11 @@ std::string Detokenizer::add_bytes(std::string_view bytes) {
   return text;
 }
 
-std::string Detokenizer::flush() {
-  std::string text = repair_utf8(pending_);
-  pending_.clear();
-  return text;
+std::string Utf8Stream::flush() { return repair_utf8(std::exchange(pending_, {})); }
+
+std::string Detokenizer::add(TokenId id) {
+  if (options_.skip_special && tokenizer_->is_special(id)) return {};
+  return stream_.add(tokenizer_->bytes(id));
 }
 
 StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {

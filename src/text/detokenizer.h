@@ -1,5 +1,5 @@
-// Detokenizer: ids to text as they come, never splitting a character. StopMatcher: ends a streamed text at the first stop
-// string. Neither knows where ids come from or where text goes.
+// Utf8Stream and Detokenizer: bytes and ids to text as they come, never splitting a character. StopMatcher: ends a streamed text
+// at the first stop string. None knows where its input comes from or where the text goes.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,18 @@
 
 namespace foretoken {
 
-// The pieces returned, joined, are Tokenizer::decode of all ids: malformed UTF-8 becomes U+FFFD exactly where Python's
-// bytes.decode("utf-8", "replace") puts it. Every piece is valid UTF-8. At most 3 bytes wait for the rest of their character.
+// Bytes to valid UTF-8 in pieces: malformed UTF-8 becomes U+FFFD exactly where Python's bytes.decode("utf-8", "replace") puts it
+// in the whole. At most 3 bytes wait for the rest of their character.
+class Utf8Stream {
+ public:
+  std::string add(std::string_view bytes);  // text that is certain by now; empty for parts of a character
+  std::string flush();                      // the end: an incomplete character becomes U+FFFD
+
+ private:
+  std::string pending_;
+};
+
+// The pieces returned, joined, are Tokenizer::decode of all ids.
 class Detokenizer {
  public:
   struct Options {
@@ -22,14 +32,13 @@ class Detokenizer {
   explicit Detokenizer(const Tokenizer& tokenizer, Options options) : tokenizer_(&tokenizer), options_(options) {}
   explicit Detokenizer(const Tokenizer& tokenizer) : Detokenizer(tokenizer, Options()) {}
 
-  std::string add(TokenId id);  // text that is certain by now; often empty for parts of characters
-  std::string add_bytes(std::string_view bytes);
-  std::string flush();  // the end: an incomplete character becomes U+FFFD
+  std::string add(TokenId id);
+  std::string flush() { return stream_.flush(); }
 
  private:
   const Tokenizer* tokenizer_;  // outlives the detokenizer
   Options options_;
-  std::string pending_;
+  Utf8Stream stream_;
 };
 
 // The text ends just before the stop string whose last byte comes first; of several that end together, before the longest.

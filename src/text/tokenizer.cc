@@ -154,7 +154,7 @@ class Tokenizer::Encoder {
       return;
     }
     if (tokenizer_.ignore_merges_) {
-      if (const auto whole = tokenizer_.find_normal(word)) {
+      if (const auto whole = tokenizer_.find_normal(word); whole && !tokenizer_.is_special(*whole)) {
         ids_.push_back(*whole);
         return;
       }

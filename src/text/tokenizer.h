@@ -89,6 +89,7 @@ class Tokenizer {
 
  private:
   friend class TokenizerBuilder;
+  Tokenizer() = default;
   enum class Kind : uint8_t { kAbsent, kNormal, kAdded, kSpecial };
   struct Token {
     uint32_t begin = 0;  // in arena_

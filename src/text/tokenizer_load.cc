@@ -164,6 +164,8 @@ class TokenizerBuilder {
       if (id) t_.bpe_.set_byte(static_cast<uint8_t>(byte), *id);
       // C0, C1 and F5..FF occur in no UTF-8 text.
       const bool occurs = byte < 0xC0 || (byte >= 0xC2 && byte < 0xF5);
+      if (id && t_.is_special(*id))
+        return refusal("the special token " + quote(t_.bytes(*id)) + " is one byte, so plain text could spell it");
       if (!id && occurs)
         return error("the vocabulary has no token for the byte " + std::to_string(byte) + ", so it cannot encode every text");
     }

@@ -46,7 +46,7 @@ TEST(Golden, DemoTokenizerEncodesAsHuggingFace) {
   expect_ids(*tokenizer, golden["texts"], golden["demo"]);
 }
 
-// Malformed bytes become U+FFFD where Python puts it: in one piece, and through the detokenizer at every cut.
+// Malformed bytes become U+FFFD where Python puts it: in one piece, and through the stream at every cut.
 TEST(Golden, RepairsMalformedUtf8AsPython) {
   const OrderedJson golden = parse_or_fail(read_data("golden_encode.json"), "golden_encode.json");
   const Tokenizer tokenizer = small_tokenizer();
@@ -56,12 +56,12 @@ TEST(Golden, RepairsMalformedUtf8AsPython) {
     EXPECT_EQ(repair_utf8(bytes), want) << pair[0];
     changed += bytes != want;
     for (size_t cut = 0; cut <= bytes.size(); ++cut) {
-      Detokenizer detokenizer(tokenizer);
-      std::string text = detokenizer.add_bytes(std::string_view(bytes).substr(0, cut));
+      Utf8Stream stream;
+      std::string text = stream.add(std::string_view(bytes).substr(0, cut));
       EXPECT_TRUE(is_valid_utf8(text));
-      text += detokenizer.add_bytes(std::string_view(bytes).substr(cut));
+      text += stream.add(std::string_view(bytes).substr(cut));
       EXPECT_TRUE(is_valid_utf8(text));
-      text += detokenizer.flush();
+      text += stream.flush();
       EXPECT_EQ(text, want) << pair[0] << " cut at " << cut;
     }
     EXPECT_EQ(*tokenizer.encode(bytes), *tokenizer.encode(want)) << pair[0];

@@ -439,6 +439,7 @@ TEST(Tokenizer, RefusesWhatItDoesNotUnderstand) {
   fails_with([](OrderedJson& j) { j["added_tokens"][0]["id"] = 1LL << 40; }, "outside 0..");
   fails_with([](OrderedJson& j) { j["added_tokens"][0]["id"] = j["added_tokens"][1]["id"]; }, "contradict");
   fails_with([](OrderedJson& j) { j["added_tokens"][0]["id"] = 5; }, "which the vocabulary gives to");
+  fails_with([](OrderedJson& j) { j["added_tokens"].push_back({{"id", j["model"]["vocab"]["a"]}, {"content", "a"}, {"special", true}}); }, "is one byte");
   fails_with(nothing, "tokenizer_config.json: not valid JSON", "{");
   fails_with(nothing, "no id", R"({"added_tokens_decoder": {"x": {"content": "y"}}})");
   fails_with(nothing, "not an object", R"({"added_tokens_decoder": 5})");
