@@ -12,6 +12,7 @@
 #include "cpu/moe.inl"
 #include "cpu/attention.inl"
 #include "cpu/delta.inl"
+#include "cpu/draft.inl"
 
 namespace foretoken::cpu {
 
@@ -22,6 +23,7 @@ const KernelTable kAvx2Kernels = {
     .moe = avx2::moe_kernels(),
     .attention = avx2::attention_kernels(),
     .delta = avx2::delta_kernels(),
+    .draft = avx2::draft_kernels(),
 };
 
 }  // namespace foretoken::cpu

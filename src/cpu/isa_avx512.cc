@@ -12,6 +12,7 @@
 #include "cpu/moe.inl"
 #include "cpu/attention.inl"
 #include "cpu/delta.inl"
+#include "cpu/draft.inl"
 
 namespace foretoken::cpu {
 
@@ -22,6 +23,7 @@ const KernelTable kAvx512Kernels = {
     .moe = avx512::moe_kernels(),
     .attention = avx512::attention_kernels(),
     .delta = avx512::delta_kernels(),
+    .draft = avx512::draft_kernels(),
 };
 
 }  // namespace foretoken::cpu

@@ -12,6 +12,7 @@
 #include "cpu/moe.inl"
 #include "cpu/attention.inl"
 #include "cpu/delta.inl"
+#include "cpu/draft.inl"
 
 namespace foretoken::cpu {
 
@@ -22,6 +23,7 @@ const KernelTable kScalarKernels = {
     .moe = scalar::moe_kernels(),
     .attention = scalar::attention_kernels(),
     .delta = scalar::delta_kernels(),
+    .draft = scalar::draft_kernels(),
 };
 
 }  // namespace foretoken::cpu

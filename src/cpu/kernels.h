@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/draft_kernels.h"
 #include "cpu/operator_kernels.h"
 
 namespace foretoken::cpu {
@@ -69,6 +70,7 @@ struct KernelTable {
   MoeKernels moe;
   AttentionKernels attention;
   DeltaKernels delta;
+  DraftKernels draft;
 };
 
 extern const KernelTable kScalarKernels;
