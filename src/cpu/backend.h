@@ -43,6 +43,15 @@ class CpuBackend final : public Backend {
   void gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) override;
   void commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) override;
 
+  // draft_operators.cc
+  void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape,
+                    std::span<const BlockLane> lanes, const KvLayout& layout) override;
+  void block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout,
+                       View out) override;
+  void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) override;
+  void top_k(View logits, int k, std::span<TokenId> ids, View values) override;
+  void selector_edges(View weights, View predecessors, View successors, View edges) override;
+
  private:
   const KernelTable& kernels_;
   ThreadPool pool_;

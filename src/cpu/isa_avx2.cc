@@ -13,6 +13,7 @@
 #include "cpu/attention.inl"
 #include "cpu/delta.inl"
 #include "cpu/probe.inl"
+#include "cpu/draft.inl"
 
 namespace foretoken::cpu {
 
@@ -24,6 +25,7 @@ const KernelTable kAvx2Kernels = {
     .attention = avx2::attention_kernels(),
     .delta = avx2::delta_kernels(),
     .probe = avx2::probe_kernels(),
+    .draft = avx2::draft_kernels(),
 };
 
 }  // namespace foretoken::cpu

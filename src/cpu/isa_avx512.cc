@@ -13,6 +13,7 @@
 #include "cpu/attention.inl"
 #include "cpu/delta.inl"
 #include "cpu/probe.inl"
+#include "cpu/draft.inl"
 
 namespace foretoken::cpu {
 
@@ -24,6 +25,7 @@ const KernelTable kAvx512Kernels = {
     .attention = avx512::attention_kernels(),
     .delta = avx512::delta_kernels(),
     .probe = avx512::probe_kernels(),
+    .draft = avx512::draft_kernels(),
 };
 
 }  // namespace foretoken::cpu

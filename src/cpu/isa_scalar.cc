@@ -13,6 +13,7 @@
 #include "cpu/attention.inl"
 #include "cpu/delta.inl"
 #include "cpu/probe.inl"
+#include "cpu/draft.inl"
 
 namespace foretoken::cpu {
 
@@ -24,6 +25,7 @@ const KernelTable kScalarKernels = {
     .attention = scalar::attention_kernels(),
     .delta = scalar::delta_kernels(),
     .probe = scalar::probe_kernels(),
+    .draft = scalar::draft_kernels(),
 };
 
 }  // namespace foretoken::cpu

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/draft_kernels.h"
 #include "cpu/operator_kernels.h"
 
 namespace foretoken::cpu {
@@ -77,6 +78,7 @@ struct KernelTable {
   AttentionKernels attention;
   DeltaKernels delta;
   ProbeKernels probe;
+  DraftKernels draft;
 };
 
 extern const KernelTable kScalarKernels;

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cpu/draft_kernels.h"
 #include "cpu/operator_kernels.h"
 #include "numerics/tensor.h"
 
@@ -55,11 +56,17 @@ struct DeltaWork {
   std::vector<int> order, child_first, children, cursor;
 };
 
+struct DraftWork {
+  std::vector<DraftConvRow> conv_rows;
+  Buffer weighted;
+};
+
 struct OperatorScratch {
   MoeScratch moe;
   AttentionWork attention;
   ConvWork conv;
   DeltaWork delta;
+  DraftWork draft;
 };
 
 }  // namespace foretoken::cpu

@@ -380,9 +380,7 @@ class Loader {
     ASSIGN_OR_RETURN(w.embedding_norm, head_norm(outer + (s_.gguf() ? "enorm.weight" : "pre_fc_norm_embedding.weight"), c.hidden));
     ASSIGN_OR_RETURN(w.hidden_norm, head_norm(outer + (s_.gguf() ? "hnorm.weight" : "pre_fc_norm_hidden.weight"), c.hidden));
     ASSIGN_OR_RETURN(w.norm, head_norm(outer + (s_.gguf() ? "shared_head_norm.weight" : "norm.weight"), c.hidden));
-    std::vector<Slice> fusion;
-    TRY(append(fusion, s_.matrix(outer + (s_.gguf() ? "eh_proj.weight" : "fc.weight"), c.hidden, 2 * c.hidden)));
-    ASSIGN_OR_RETURN(w.fusion, pack(std::move(fusion)));
+    ASSIGN_OR_RETURN(w.fusion, mtp_fusion(outer));
     ASSIGN_OR_RETURN(w.layer, layer(block, true, c.moe.experts > 0, head_norm));
     return w;
   }
@@ -390,6 +388,38 @@ class Loader {
   size_t packed_bytes() const { return packed_bytes_; }
 
  private:
+  // One matrix over [embedding | hidden], or two halves that are joined here, row by row.
+  Result<MatrixPtr> mtp_fusion(const std::string& outer) {
+    const int64_t hidden = s_.config().hidden;
+    const std::string whole = outer + (s_.gguf() ? "eh_proj.weight" : "fc.weight");
+    const std::string names[] = {outer + "fc_embedding.weight", outer + "fc_hidden.weight"};
+    const bool halves[] = {s_.bundle().find(names[0]) != nullptr, s_.bundle().find(names[1]) != nullptr};
+    std::vector<Slice> parts;
+    if (s_.bundle().find(whole) || (!halves[0] && !halves[1])) {
+      TRY(append(parts, s_.matrix(whole, hidden, 2 * hidden)));
+      return pack(std::move(parts));
+    }
+    for (int i : {0, 1})
+      if (!halves[i]) return s_.fault(names[i], "is missing: the bundle holds half of a split fusion");
+    for (const std::string& name : names) TRY(append(parts, s_.matrix(name, hidden, hidden)));
+    if (*parts[0].tensor->format != *parts[1].tensor->format) return s_.fault(names[1], "is stored in another type than its other half");
+    if (!backend_) return MatrixPtr{};
+    MatrixSource joined = matrix_source(parts[0]);
+    const MatrixSource second = matrix_source(parts[1]);
+    const size_t row = row_bytes(joined.format, hidden);
+    std::vector<std::byte> bytes;
+    for (size_t r = 0; r < static_cast<size_t>(hidden); ++r)
+      for (const MatrixSource* half : {static_cast<const MatrixSource*>(&joined), &second}) {
+        const auto from = half->data.subspan(r * row, row);
+        bytes.insert(bytes.end(), from.begin(), from.end());
+      }
+    joined.cols = 2 * hidden;
+    joined.data = bytes;
+    MatrixPtr packed = backend_->pack({&joined, 1});
+    packed_bytes_ += packed->bytes();
+    return packed;
+  }
+
   void consumed(const TensorInfo& tensor, std::span<const std::byte> data) {
     if (!backend_) return;
     s_.bundle().files()[size_t(tensor.file)].release(data);

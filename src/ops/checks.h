@@ -35,6 +35,13 @@ void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const
 void gated_norm(View x, View gate, View w, View out);
 void commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path);
 
+void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& block, std::span<const BlockLane> lanes,
+                  const KvLayout& layout);
+void block_attention(View queries, const BlockShape& block, std::span<const BlockLane> lanes, const KvLayout& layout, View out);
+void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out);
+void top_k(View logits, int k, std::span<const TokenId> ids, View values);
+void selector_edges(View weights, View predecessors, View successors, View edges);
+
 // Largest head of the attention operators: an int8 row of K or V is one activation block (canonical::quantize_activation).
 inline constexpr int kMaxHeadDim = 256;
 

@@ -15,35 +15,6 @@ namespace {
 
 using canonical::fma;
 
-void check_lanes(std::span<const BlockLane> lanes, int64_t rows) {
-  for (const BlockLane& lane : lanes) {
-    CHECK(lane.first_row >= 0);
-    CHECK(lane.rows >= 0);
-    CHECK(int64_t{lane.first_row} + lane.rows <= rows);
-  }
-}
-
-void check_memory(const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout, int64_t rows) {
-  check_lanes(lanes, rows);
-  CHECK(shape.kv_heads > 0);
-  CHECK(shape.query_heads % shape.kv_heads == 0);
-  CHECK(shape.head_dim > 0);
-  CHECK(shape.head_dim <= checks::kMaxHeadDim);
-  CHECK(layout.heads == shape.kv_heads);
-  CHECK(layout.head_dim == shape.head_dim);
-  CHECK(layout.layers >= 1);
-  for (const BlockLane& lane : lanes) {
-    const int64_t slots = static_cast<int64_t>(lane.pages.size()) * kPageTokens;
-    CHECK(lane.base % kPageTokens == 0);
-    CHECK(lane.base <= lane.begin);
-    CHECK(lane.begin <= lane.end);
-    CHECK(lane.rows <= slots);
-    // What a row sees must still be there: a window reaches back at most as far as the ring.
-    const int64_t reach = shape.window > 0 ? std::min<int64_t>(lane.end - lane.begin, shape.window - 1) : lane.end - lane.begin;
-    CHECK(reach + lane.rows <= slots);
-  }
-}
-
 void norm_and_rotate(float* x, const float* w, float epsilon, int head_dim, const float* rotary, int rotary_dim) {
   const float r = 1.0f / std::sqrt(canonical::sum_of_squares(x, head_dim) / static_cast<float>(head_dim) + epsilon);
   for (int d = 0; d < head_dim; ++d) x[d] = (x[d] * r) * w[d];
@@ -117,16 +88,9 @@ void load_head(int n, KvFormat format, const HeadSlot& from, float* x) {
 
 void Backend::block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape,
                            std::span<const BlockLane> lanes, const KvLayout& layout) {
-  const int dim = shape.head_dim;
-  checks::shape(kv, -1, 2 * int64_t{shape.kv_heads} * dim);
-  if (!q.empty()) checks::shape(q, kv.rows, int64_t{shape.query_heads} * dim);
-  checks::shape(q_norm, 1, dim);
-  checks::shape(k_norm, 1, dim);
-  checks::shape(rotary, kv.rows, -1);
-  CHECK(rotary.cols % 2 == 0);
-  CHECK(rotary.cols <= dim);
-  check_memory(shape, lanes, layout, kv.rows);
+  checks::block_inputs(q, kv, q_norm, k_norm, rotary, shape, lanes, layout);
   set_float_environment();
+  const int dim = shape.head_dim;
   const int rotary_dim = static_cast<int>(rotary.cols);
   std::vector<float> key(static_cast<size_t>(dim));
   for (const BlockLane& lane : lanes) {
@@ -147,11 +111,9 @@ void Backend::block_inputs(View q, View kv, View q_norm, View k_norm, View rotar
 
 void Backend::block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout,
                               View out) {
-  const int dim = shape.head_dim;
-  checks::shape(queries, -1, int64_t{shape.query_heads} * dim);
-  checks::shape(out, queries.rows, queries.cols);
-  check_memory(shape, lanes, layout, queries.rows);
+  checks::block_attention(queries, shape, lanes, layout, out);
   set_float_environment();
+  const int dim = shape.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
   std::vector<float> score, k(static_cast<size_t>(dim)), sum(static_cast<size_t>(dim));
   for (const BlockLane& lane : lanes) {
@@ -192,14 +154,7 @@ void Backend::block_attention(View queries, const BlockShape& shape, std::span<c
 }
 
 void Backend::block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) {
-  checks::shape(x, -1, -1);
-  CHECK(group > 0);
-  CHECK(x.cols % group == 0);
-  checks::shape(base, -1, x.cols);
-  checks::shape(delta, x.rows, base.rows * (x.cols / group));
-  checks::shape(out, x.rows, x.cols);
-  CHECK(out.data != x.data);
-  check_lanes(lanes, x.rows);
+  checks::block_conv(x, base, delta, group, lanes, out);
   set_float_environment();
   const int64_t groups = x.cols / group;
   for (const BlockLane& lane : lanes)
@@ -215,11 +170,7 @@ void Backend::block_conv(View x, View base, View delta, int group, std::span<con
 }
 
 void Backend::top_k(View logits, int k, std::span<TokenId> ids, View values) {
-  checks::shape(logits, -1, -1);
-  CHECK(k >= 1);
-  CHECK(k <= logits.cols);
-  checks::shape(values, logits.rows, k);
-  CHECK(static_cast<int64_t>(ids.size()) == logits.rows * k);
+  checks::top_k(logits, k, ids, values);
   set_float_environment();
   for (int64_t r = 0; r < logits.rows; ++r) {
     TokenId* id = ids.data() + r * k;
@@ -238,13 +189,9 @@ void Backend::top_k(View logits, int k, std::span<TokenId> ids, View values) {
 }
 
 void Backend::selector_edges(View weights, View predecessors, View successors, View edges) {
-  checks::shape(weights, -1, -1);
-  const int64_t k = edges.cols, rank = weights.cols;
-  CHECK(k >= 1);
-  checks::shape(predecessors, weights.rows * k, rank);
-  checks::shape(successors, weights.rows * k, rank);
-  checks::shape(edges, weights.rows * k, k);
+  checks::selector_edges(weights, predecessors, successors, edges);
   set_float_environment();
+  const int64_t k = edges.cols, rank = weights.cols;
   std::vector<float> weighted(static_cast<size_t>(rank));
   for (int64_t s = 0; s < weights.rows; ++s)
     for (int64_t a = 0; a < k; ++a) {
