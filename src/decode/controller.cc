@@ -10,10 +10,12 @@
 namespace foretoken {
 namespace {
 
-constexpr double kRateDecay = 0.97;        // of the sums behind the rate, per cycle
+constexpr double kRateDecay = 0.8;         // of the sums behind the rate reached, per cycle
+constexpr double kRecentShare = 0.0;       // of that rate that is expected to go on
 constexpr double kCostStep = 0.2;          // least weight of a new measurement
 constexpr double kOutlier = 3.0;           // a measurement counts as at most this many times its expectation
 constexpr double kSharedChange = 0.5;      // how much of a change other counts share
+constexpr double kSettledWeight = 6;       // measurements after which a count is well known
 constexpr double kPriorRowCost = 0.05;     // of one more row, in passes of one row, before any was measured
 constexpr double kPriorStepCost = 0.15;    // of one draft step, likewise: cheap to be wrong once
 constexpr float kPriorAcceptance = 0.7f;   // of a first guess by a drafter that was never tried
@@ -21,6 +23,9 @@ constexpr double kLossShare = 0.01;        // of the time that may be lost again
 constexpr double kFirstCredit = 3.0;       // plain passes that may be lost at first
 constexpr double kMostCredit = 12.0;
 constexpr double kHysteresis = 0.03;       // tokens a change of plan must promise
+constexpr float kForget = 0.9f;           // of what a text showed of a route, per cycle without it
+constexpr float kEaseStep = 0.2f;
+constexpr float kMostTruth = 1.0f;          // recent luck beyond the estimates that is believed
 constexpr int kFirstWait = 16, kLongestWait = 512;  // cycles between probes of a route that loses
 constexpr int64_t kPlainAge = 96;          // cycles after which plain decoding is timed again
 
@@ -44,43 +49,62 @@ Result<VerifyMode> parse_verify_mode(std::string_view name) {
 
 // ---- Costs
 
+CostCurve::CostCurve() {
+  for (const int count : {1, 2, 3, 4, 6, 8, 11, 16, 23, 32, 45, 65}) knots_.push_back({.count = count});
+}
+
 bool CostCurve::known(int count) const {
-  return std::any_of(knots_.begin(), knots_.end(), [count](const Knot& k) { return k.count == count; });
+  return std::any_of(knots_.begin(), knots_.end(),
+                     [count](const Knot& k) { return k.weight > 0 && std::abs(k.count - count) * 4 <= count; });
 }
 
 double CostCurve::at(int count) const {
-  if (knots_.empty()) return 0;
-  const auto above = std::lower_bound(knots_.begin(), knots_.end(), count, [](const Knot& k, int c) { return k.count < c; });
-  if (above != knots_.end() && above->count == count) return above->seconds;
-  const Knot &first = knots_.front(), &last = knots_.back();
-  if (above != knots_.begin() && above != knots_.end()) {
-    const Knot& below = *(above - 1);
-    return below.seconds + (above->seconds - below.seconds) * (count - below.count) / (above->count - below.count);
+  const Knot *below = nullptr, *above = nullptr, *first = nullptr;
+  for (const Knot& k : knots_) {
+    if (k.weight == 0) continue;
+    if (first == nullptr) first = &k;
+    if (k.count <= count) below = &k;
+    if (k.count >= count && above == nullptr) above = &k;
   }
-  const double slope = knots_.size() > 1 ? std::max(0.0, (last.seconds - first.seconds) / (last.count - first.count))
-                                         : first.seconds * kPriorRowCost / (1 + kPriorRowCost * (first.count - 1));
-  const Knot& nearest = above == knots_.begin() ? first : last;
-  return std::max(nearest.seconds + slope * (count - nearest.count), 0.2 * nearest.seconds);
+  if (first == nullptr) return 0;
+  if (below != nullptr && above != nullptr) {
+    if (below == above) return below->seconds;
+    return below->seconds + (above->seconds - below->seconds) * (count - below->count) / (above->count - below->count);
+  }
+  if (below == nullptr) {  // fewer than was ever measured: from the prior slope
+    return above->seconds * (1 + kPriorRowCost * (count - 1)) / (1 + kPriorRowCost * (above->count - 1));
+  }
+  const double slope = below != first ? std::max(0.0, (below->seconds - first->seconds) / (below->count - first->count))
+                                      : first->seconds * kPriorRowCost / (1 + kPriorRowCost * (first->count - 1));
+  return below->seconds + slope * (count - below->count);
 }
 
 void CostCurve::observe(int count, double seconds) {
-  if (!(seconds > 0)) return;
-  const auto place = std::lower_bound(knots_.begin(), knots_.end(), count, [](const Knot& k, int c) { return k.count < c; });
-  if (place == knots_.end() || place->count != count) {
-    const double expected = at(count);
-    if (expected > 0) seconds = std::min(seconds, kOutlier * expected);
-    knots_.insert(place, {count, seconds, 0.5});  // the first run of a count is often a slow one: the second weighs more
-    return;
-  }
-  const double old = place->seconds;
-  const double step = std::max(kCostStep, 1 / (place->weight + 1));
-  const double value = place->weight >= 2 ? std::min(seconds, kOutlier * old) : seconds;
-  place->seconds += step * (value - old);
-  place->weight += 1;
-  if (place->weight < 3) return;
-  const double factor = std::pow(place->seconds / old, kSharedChange);
-  for (Knot& knot : knots_)
-    if (knot.count != count) knot.seconds *= factor;
+  if (!(seconds > 0) || count < 1) return;
+  const double expected = at(count);
+  size_t above = 0;
+  while (above + 1 < knots_.size() && knots_[above].count < count) ++above;
+  const bool exact = knots_[above].count <= count || above == 0;
+  const size_t below = exact ? above : above - 1;
+  const double share = exact ? 1.0 : double(count - knots_[below].count) / (knots_[above].count - knots_[below].count);
+  if (std::min(knots_[below].weight, knots_[above].weight) >= 2) seconds = std::min(seconds, kOutlier * expected);
+  double moved = 0;
+  const auto move = [&](Knot& knot, double part) {
+    if (part <= 0) return;
+    // A knot that was never measured starts where the curve puts it. The first run of a count is often a slow one.
+    if (knot.weight == 0) knot.seconds = expected > 0 ? at(knot.count) : seconds;
+    const double step = part * std::max(kCostStep, 1 / (knot.weight + 1));
+    const double change = expected > 0 ? std::log(seconds / expected) : 0;
+    knot.seconds *= std::exp(step * change);
+    if (knot.weight >= kSettledWeight) moved += part * step * change;
+    knot.weight += part * (knot.weight == 0 ? 0.5 : 1.0);
+  };
+  move(knots_[below], exact ? 1.0 : 1 - share);
+  if (!exact) move(knots_[above], share);
+  largest_ = std::max(largest_, count);
+  if (moved == 0) return;
+  for (size_t i = 0; i < knots_.size(); ++i)
+    if (i != below && i != above) knots_[i].seconds *= std::exp(kSharedChange * moved);
 }
 
 void CostCurve::weaken() {
@@ -125,7 +149,10 @@ double SpeculationMemory::draft_seconds(Route route, int steps, int64_t context)
   return route == Route::kCopy ? 0 : kPriorStepCost * verify_seconds(1, context) * (route == Route::kMtp ? steps : 2);
 }
 
-bool SpeculationMemory::draft_known(Route route) const { return !draft_[static_cast<size_t>(route)].empty(); }
+int SpeculationMemory::largest_verified(int64_t context) const {
+  const CostCurve* curve = find(verify_, bucket(context));
+  return curve ? curve->largest() : 0;
+}
 
 void SpeculationMemory::observe_verify(int rows, int64_t context, double seconds) {
   obtain(verify_, bucket(context)).observe(rows, seconds);
@@ -135,12 +162,21 @@ void SpeculationMemory::observe_draft(Route route, int steps, int64_t context, d
   obtain(draft_[static_cast<size_t>(route)], bucket(context)).observe(steps, seconds);
 }
 
-void RouteStatistics::observe_draft(std::span<const float> cumulative_value) {
+void RouteStatistics::observe_draft(std::span<const float> cumulative_value, float least_step) {
   CHECK(!cumulative_value.empty());
-  const float step = std::max(0.12f, 1 / (drafts + 1));
+  const float step = std::max(least_step, 1 / (drafts + 1));
   for (size_t n = 0; n < value.size(); ++n)
     value[n] += step * (cumulative_value[std::min(n, cumulative_value.size() - 1)] - value[n]);
   drafts += 1;
+}
+
+float RouteStatistics::per_step(float value_of_four) {
+  float low = 0.02f, high = 0.995f;
+  for (int i = 0; i < 20; ++i) {
+    const float m = (low + high) / 2;
+    (m * (1 + m * (1 + m * (1 + m))) < value_of_four ? low : high) = m;
+  }
+  return low;
 }
 
 void RouteStatistics::observe_outcome(float accepted_nodes, float predicted_nodes) {
@@ -151,16 +187,27 @@ void RouteStatistics::observe_outcome(float accepted_nodes, float predicted_node
 // ---- Choices
 
 Controller::Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const Route> routes)
-    : memory_(memory), options_(options), calibration_(memory.calibration), routes_(memory.routes) {
+    : memory_(memory), options_(options), calibration_(memory.calibration) {
   for (const Route route : routes) allowed_[static_cast<size_t>(route)] = true;
   pinned_ = routes.size() == 1 && options.width > 0;
-  for (RouteStatistics& r : routes_) r.drafts = std::min(r.drafts, 4.0f);  // another text: what is known counts, but little
 }
 
-double Controller::rate(int64_t context) const {
-  const double plain = memory_.verify_seconds(1, context);
-  const double least = plain > 0 ? 1 / plain : 0;
-  return seconds_ > 0 ? std::max(least, tokens_ / seconds_) : least;
+// All the answer's tokens have to be made, so what a token saved now is worth is what a token costs hereabouts, under the best plan for
+// text like this; a rate reached over other text says nothing.
+double Controller::rate_here(const CycleLimits& limits) const {
+  const double plain = memory_.verify_seconds(1, limits.context);
+  double best = 1 / plain;
+  if (seconds_ > 0) best = std::max(best, tokens_ / seconds_ * kRecentShare);
+  for (const Route route : {Route::kMtp, Route::kBlock, Route::kScripted}) {
+    if (!allowed(route) || memory_.routes[static_cast<size_t>(route)].drafts == 0) continue;
+    const auto values = expected_values(route);
+    const int most = std::min({limits.nodes, kMaxNodes, 2 * memory_.largest_verified(limits.context) + 1});
+    for (int n = 1; n <= most; ++n) {
+      const double draft = memory_.draft_seconds(route, std::min(n, kMtpDepth), limits.context);
+      best = std::max(best, (1 + values[static_cast<size_t>(n)]) / (draft + memory_.verify_seconds(1 + n, limits.context)));
+    }
+  }
+  return best;
 }
 
 DraftPlan Controller::pinned_plan(const CycleLimits& limits) const {
@@ -177,26 +224,43 @@ DraftPlan Controller::pinned_plan(const CycleLimits& limits) const {
   return plan;
 }
 
+// What this text has shown of the route lately, and otherwise what the memory averages, made easier or harder as the other routes find
+// this text.
+std::array<float, kMaxNodes + 1> Controller::expected_values(Route route) const {
+  const RouteStatistics& own = routes_[static_cast<size_t>(route)];
+  const RouteStatistics& known = memory_.routes[static_cast<size_t>(route)];
+  const Use& use = uses_[static_cast<size_t>(route)];
+  const float trust = own.drafts == 0 ? 0.0f
+                                      : std::min(1.0f, 0.2f * own.drafts) * std::pow(kForget, static_cast<float>(cycle_ - 1 - use.last));
+  std::array<float, kMaxNodes + 1> value{};
+  float last = 1;
+  for (size_t n = 1; n < value.size(); ++n) {
+    const float typical = known.drafts > 0 ? std::max(0.0f, known.value[n] - known.value[n - 1]) : last * kPriorAcceptance;
+    const float eased = std::pow(std::clamp(typical, 0.0f, 1.0f), ease_);
+    value[n] = value[n - 1] + trust * (own.value[n] - own.value[n - 1]) + (1 - trust) * eased;
+    last = typical;
+  }
+  const float truth = std::min(kMostTruth, own.drafts > 0 ? own.truth() : known.truth());
+  for (float& v : value) v *= truth;
+  return value;
+}
+
 // The best depth of a route's own draft, the copy draft beside it free of charge.
 Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits, std::span<const float> copy_value,
                                           double rate) const {
-  const RouteStatistics& statistics = routes_[static_cast<size_t>(route)];
-  const double plain = memory_.verify_seconds(1, limits.context);
+  const auto values = expected_values(route);
+  const bool tried = memory_.routes[static_cast<size_t>(route)].drafts > 0;
   Candidate best{true, route, 0, 0, -1e300};
   const int deepest = std::min(limits.depth, route == Route::kMtp ? kMtpDepth : kMaxNodes);
-  double prior = 0, reach = 1;
-  for (int n = 1; n <= std::min(limits.nodes, kMaxNodes); ++n) {
-    reach *= kPriorAcceptance;
-    prior += reach;
-    double value = statistics.drafts > 0 ? statistics.value[static_cast<size_t>(n)] * statistics.truth() : prior;
+  const int most = std::min({limits.nodes, kMaxNodes, 2 * memory_.largest_verified(limits.context) + 1, tried ? kMaxNodes : 3});
+  for (int n = 1; n <= most; ++n) {
+    double value = values[static_cast<size_t>(n)];
     if (!copy_value.empty())
       value = std::max<double>(value, copy_value[std::min<size_t>(static_cast<size_t>(n), copy_value.size() - 1)]);
     const int depth = std::min(n, deepest);
     const double draft = memory_.draft_seconds(route, depth, limits.context);
-    const double verify = plain > 0 ? memory_.verify_seconds(1 + n, limits.context) : 0;
-    const double gain = 1 + value - rate * (draft + verify);
+    const double gain = 1 + value - rate * (draft + memory_.verify_seconds(1 + n, limits.context));
     if (gain > best.gain) best = {true, route, depth, n, gain};
-    if (statistics.drafts == 0 && n >= 3) break;  // a first trial is a short one
   }
   return best;
 }
@@ -211,7 +275,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
     credit_ = kFirstCredit * plain;
     has_credit_ = true;
   }
-  const double rate = this->rate(limits.context);
+  const double rate = rate_ = rate_here(limits);
   CycleLimits within = limits;
   within.nodes = planned_nodes_;
   if (cycle_ - last_plain_ >= kPlainAge) return {};
@@ -219,9 +283,10 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   DraftPlan plan;
   plan.copy = allowed(Route::kCopy) && credit_ > 0;
   Candidate best{false, Route::kCopy, 0, 0, 1 - rate * plain};
+  const float copy_truth = std::min(kMostTruth, routes_[static_cast<size_t>(Route::kCopy)].truth());
   if (plan.copy)
     for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= within.nodes; ++n)
-      if (const double gain = 1 + copy_value[static_cast<size_t>(n)] - rate * memory_.verify_seconds(1 + n, limits.context);
+      if (const double gain = 1 + copy_value[static_cast<size_t>(n)] * copy_truth - rate * memory_.verify_seconds(1 + n, limits.context);
           gain > best.gain)
         best = {false, Route::kCopy, n, n, gain};
   if (!last_model_) best.gain += kHysteresis;
@@ -258,7 +323,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
 }
 
 int Controller::cut(const Proposal& proposal, const CycleLimits& limits) const {
-  const int size = std::min(proposal.size(), planned_nodes_);
+  int size = std::min(proposal.size(), planned_nodes_);
   if (options_.verify == VerifyMode::kLive && (pinned_ || options_.live_threshold >= 0)) {
     const float threshold = options_.live_threshold >= 0 ? options_.live_threshold : 0.1f;
     int live = 0;
@@ -266,12 +331,13 @@ int Controller::cut(const Proposal& proposal, const CycleLimits& limits) const {
     return live;
   }
   if (pinned_ || options_.verify == VerifyMode::kChain) return size;
-  const double rate = this->rate(limits.context);
+  size = std::min(size, 2 * memory_.largest_verified(limits.context) + 1);  // wide passes are approached, not jumped at
+  const double rate = rate_;
   double value = 0, best_gain = 1 - rate * memory_.verify_seconds(1, limits.context);
   int best = 0;
   for (int n = 1; n <= size; ++n) {
     const Route by = proposal.by(n - 1);
-    value += proposal.cumulative(n - 1) * std::min(1.2f, routes_[static_cast<size_t>(by)].truth());
+    value += proposal.cumulative(n - 1) * std::min(kMostTruth, routes_[static_cast<size_t>(by)].truth());
     const double gain = 1 + value - rate * memory_.verify_seconds(1 + n, limits.context);
     if (gain > best_gain) {
       best_gain = gain;
@@ -289,8 +355,15 @@ void Controller::observe_guess(Route route, float estimate, int rank, bool hit) 
 }
 
 void Controller::observe_draft(Route route, std::span<const float> value) {
-  routes_[static_cast<size_t>(route)].observe_draft(value);
-  memory_.routes[static_cast<size_t>(route)].observe_draft(value);
+  RouteStatistics& known = memory_.routes[static_cast<size_t>(route)];
+  if (known.drafts >= 8) {
+    const float here = RouteStatistics::per_step(value[std::min<size_t>(4, value.size() - 1)]);
+    const float typical = RouteStatistics::per_step(known.value[4]);
+    const float ease = std::clamp(std::log(here) / std::log(typical), 0.1f, 4.0f);
+    ease_ *= std::pow(ease / ease_, kEaseStep);
+  }
+  routes_[static_cast<size_t>(route)].observe_draft(value, 0.15f);
+  known.observe_draft(value, 0.02f);
 }
 
 void Controller::observe_nodes(Route route, float accepted, float predicted) {

@@ -30,33 +30,39 @@ struct SpeculationOptions {
   float live_threshold = -1;   // live prefix: least cumulative confidence of a row; negative: by expected gain, 0.1 when pinned
 };
 
-// Seconds as a function of a count (rows, steps), from measurements at some counts: linear in between, and beyond by the measured slope.
-// A measurement moves the other counts half as far, because most changes of speed are the machine's and not the count's.
+// Seconds as a function of a count (rows, steps): values at fixed counts, linear in between, learnt from measurements at any count.
+// Once a count is well known, a change there moves the others half as far, because most changes of speed are the machine's and not
+// the count's.
 class CostCurve {
  public:
-  bool known() const { return !knots_.empty(); }
-  bool known(int count) const;
-  double at(int count) const;  // 0 when nothing is known
+  CostCurve();
+  bool known() const { return largest_ > 0; }
+  bool known(int count) const;  // measured at this very count, or close by
+  int largest() const { return largest_; }  // count that was measured
+  double at(int count) const;   // 0 when nothing is known
   void observe(int count, double seconds);
-  void weaken();               // keeps the values, trusts them little
+  void weaken();                // keeps the values, trusts them little
 
  private:
   struct Knot {
     int count;
-    double seconds, weight;
+    double seconds = 0, weight = 0;  // weight 0: never measured
   };
   std::vector<Knot> knots_;  // ascending
+  int largest_ = 0;
 };
 
 // How much a route's drafts are worth before one is made: expected accepted tokens of its best n nodes.
 struct RouteStatistics {
   std::array<float, kMaxNodes + 1> value{};  // value[n], of calibrated estimates
-  float drafts = 0;                          // how many it averages, capped
+  float drafts = 0;                          // how many it averages
   float accepted = 0, predicted = 0;         // decayed sums over verified nodes
-  float truth() const { return (accepted + 1.0f) / (predicted + 1.0f); }
+  float truth() const { return (accepted + 5.0f) / (predicted + 5.0f); }
 
-  void observe_draft(std::span<const float> cumulative_value);
+  void observe_draft(std::span<const float> cumulative_value, float least_step);
   void observe_outcome(float accepted_nodes, float predicted_nodes);
+  // The acceptance per step that, the same at every step of a chain, gives value[4].
+  static float per_step(float value_of_four);
 };
 
 // What one living model object has taught. Owned beside the model and shared by its lanes and requests; never outlives the model, so a
@@ -66,8 +72,8 @@ class SpeculationMemory {
   // Seconds of one pass of `rows` rows over `context` committed tokens, and of a draft of `steps` steps.
   double verify_seconds(int rows, int64_t context) const;
   bool verify_known(int rows, int64_t context) const;
+  int largest_verified(int64_t context) const;
   double draft_seconds(Route route, int steps, int64_t context) const;
-  bool draft_known(Route route) const;
   void observe_verify(int rows, int64_t context, double seconds);
   void observe_draft(Route route, int steps, int64_t context, double seconds);
 
@@ -136,10 +142,12 @@ class Controller {
     int depth, nodes;
     double gain;
   };
-  double rate(int64_t context) const;  // tokens per second that a second spent elsewhere would bring
+  double rate_here(const CycleLimits& limits) const;  // tokens per second of the best plan for text like this
   bool allowed(Route route) const { return allowed_[static_cast<size_t>(route)]; }
   bool trees() const { return options_.verify == VerifyMode::kAuto || options_.verify == VerifyMode::kTree; }
   DraftPlan pinned_plan(const CycleLimits& limits) const;
+  // value[n] of a draft that `route` might make now.
+  std::array<float, kMaxNodes + 1> expected_values(Route route) const;
   Candidate best_of(Route route, const CycleLimits& limits, std::span<const float> copy_value, double rate) const;
 
   SpeculationMemory& memory_;
@@ -148,8 +156,10 @@ class Controller {
   bool pinned_ = false;
   Calibration calibration_;
   std::array<RouteStatistics, kRoutes> routes_;
+  float ease_ = 1;  // exponent on acceptances: below 1 where the text is easier than what the memory averages
 
   double tokens_ = 0, seconds_ = 0;  // decayed: the rate reached
+  double rate_ = 0;                  // of this cycle's plan
   double credit_ = 0;                // seconds that may still be lost against plain decoding
   bool has_credit_ = false;
   int64_t cycle_ = 0, last_plain_ = 0;

@@ -67,12 +67,13 @@ struct Union {
   struct Node {
     TokenId token;
     float doubt;  // product over its drafters of (1 - probability)
+    float probability;
     int rank;
     Route by;
     uint8_t drafters;
     std::vector<int> children;
   };
-  std::vector<Node> nodes = {Node{.token = -1, .doubt = 0, .rank = 0, .by = Route::kScripted, .drafters = 0, .children = {}}};
+  std::vector<Node> nodes = {Node{.token = -1, .doubt = 0, .probability = 1, .rank = 0, .by = Route::kScripted, .drafters = 0, .children = {}}};
 
   int child(int node, TokenId token) const {
     for (const int c : nodes[static_cast<size_t>(node)].children)
@@ -90,7 +91,7 @@ struct Union {
       if (at < 0) {
         at = static_cast<int>(nodes.size());
         nodes[static_cast<size_t>(parent)].children.push_back(at);
-        nodes.push_back({.token = n.token, .doubt = doubt, .rank = n.rank, .by = draft.by, .drafters = bit, .children = {}});
+        nodes.push_back({.token = n.token, .doubt = doubt, .probability = 0, .rank = n.rank, .by = draft.by, .drafters = bit, .children = {}});
       } else if (!(nodes[static_cast<size_t>(at)].drafters & bit)) {
         Node& shared = nodes[static_cast<size_t>(at)];
         shared.doubt *= doubt;
@@ -98,6 +99,17 @@ struct Union {
         shared.drafters |= bit;
       }
       place[i] = at;
+    }
+  }
+  // Drafters that disagree cannot all be right: siblings share what there is.
+  void settle() {
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      float sum = 0;
+      for (const int c : nodes[i].children) sum += 1.0f - nodes[static_cast<size_t>(c)].doubt;
+      for (const int c : nodes[i].children) {
+        Node& child = nodes[static_cast<size_t>(c)];
+        child.probability = (1.0f - child.doubt) / std::max(1.0f, sum);
+      }
     }
   }
 };
@@ -119,17 +131,18 @@ struct Later {
 Proposal merge(std::span<const Draft> drafts, const MergeLimits& limits) {
   Union all;
   for (const Draft& draft : drafts) all.add(draft);
+  all.settle();
   Proposal proposal;
   std::priority_queue<Open, std::vector<Open>, Later> open;
   const auto open_children = [&](int node, int parent, float above, int except) {
     for (const int c : all.nodes[static_cast<size_t>(node)].children)
-      if (c != except) open.push({above * (1.0f - all.nodes[static_cast<size_t>(c)].doubt), c, parent});
+      if (c != except) open.push({above * all.nodes[static_cast<size_t>(c)].probability, c, parent});
   };
   const auto take = [&](int node, int parent) {
     const Union::Node& n = all.nodes[static_cast<size_t>(node)];
-    const int added = proposal.add(n.token, parent, 1.0f - n.doubt, n.by, n.rank);
+    const int added = proposal.add(n.token, parent, n.probability, n.by, n.rank);
     for (int kind = 0; kind < kRoutes; ++kind)
-      if (n.drafters >> kind & 1) proposal.add(n.token, parent, 1.0f - n.doubt, static_cast<Route>(kind), n.rank);
+      if (n.drafters >> kind & 1) proposal.add(n.token, parent, n.probability, static_cast<Route>(kind), n.rank);
     return added;
   };
 

@@ -95,7 +95,7 @@ struct MergeLimits {
 };
 
 // One tree of the drafts' branches. Equal prefixes are shared; a node that several drafters propose counts as independent evidence
-// for it (1 - product of the doubts). Nodes come in the order of falling cumulative probability behind the seeded chain, so every
+// for it (1 - product of the doubts), and siblings whose probabilities exceed 1 together share it. Nodes come in the order of falling cumulative probability behind the seeded chain, so every
 // leading part is the best tree of its size. Deterministic: ties go to the earlier draft and node.
 Proposal merge(std::span<const Draft> drafts, const MergeLimits& limits);
 

@@ -232,14 +232,15 @@ void Speculator::learn(const Accepted& accepted) {
       at = next;
     }
   }
-  std::array<float, kRoutes> right{}, predicted{};
-  for (const int row : accepted.rows())
-    if (row > 0) right[static_cast<size_t>(proposal_.by(row - 1))] += 1;
-  for (int i = 0; i < proposal_.size(); ++i) predicted[static_cast<size_t>(proposal_.by(i))] += proposal_.cumulative(i);
   // An answer that ends inside the proposal says nothing about what would have followed.
   if (accepted.stopped()) return;
-  for (size_t r = 0; r < kRoutes; ++r)
-    if (predicted[r] > 0) controller_.observe_nodes(static_cast<Route>(r), right[r], predicted[r]);
+  for (size_t r = 0; r < kRoutes; ++r) {
+    const Route route = static_cast<Route>(r);
+    float right = 0, predicted = 0;
+    for (const int row : accepted.rows()) right += row > 0 && proposal_.proposed_by(row - 1, route);
+    for (int i = 0; i < proposal_.size(); ++i) predicted += proposal_.proposed_by(i, route) ? proposal_.cumulative(i) : 0;
+    controller_.observe_nodes(route, right, predicted);
+  }
 }
 
 std::vector<std::string> Speculator::dormant() const {

@@ -5,59 +5,17 @@
 
 #include <map>
 
-#include "model/dflash.h"
-#include "model/mtp.h"
-#include "support/shared.h"
-#include "support/test_model.h"
+#include "decode/rig.h"
 #include "support/toy_generation.h"
 
 namespace foretoken {
 namespace {
 
-// The embedded model, where its weights are.
-std::filesystem::path model_dir() {
-  const auto embedded = std::filesystem::path(FORETOKEN_SOURCE_DIR) / "models" / "demo-dense";
-  return std::filesystem::exists(embedded / "config.json") ? embedded : test::shared_dir() / "models" / "demo-dense";
-}
+using test::Rig;
+
 class GenerationTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    if (!std::filesystem::exists(model_dir() / "config.json")) GTEST_SKIP() << "demo-dense is not on this machine";
-  }
-};
-
-// The embedded model with its head and its block drafter, loaded once.
-struct Rig {
-  std::unique_ptr<test::TestModel> model;
-  MtpWeights mtp_weights;
-  std::unique_ptr<MtpHead> mtp;
-  Bundle drafter_bundle;
-  std::unique_ptr<DflashModel> block;
-  SteadyClock clock;
-
-  static Rig& get() {
-    static Rig* rig = [] {
-      auto* r = new Rig;
-      r->model = test::load_model(model_dir(), {.kv_format = KvFormat::kBF16}, test::cpu_backend(Isa::kAuto, 1));
-      auto& m = *r->model;
-      r->mtp_weights = test::value_or_throw(load_mtp(m.bundle, m.config, *m.backend));
-      r->mtp = std::make_unique<MtpHead>(m.config, m.weights, r->mtp_weights, *m.backend, MtpOptions{});
-      r->drafter_bundle = test::value_or_throw(Bundle::open(model_dir() / "dflash2"));
-      r->block = test::value_or_throw(DflashModel::load(r->drafter_bundle, m.config, m.weights, *m.backend, {}));
-      return r;
-    }();
-    return *rig;
-  }
-
-  std::vector<std::unique_ptr<Drafter>> drafters(std::span<const Route> routes) {
-    std::vector<std::unique_ptr<Drafter>> d;
-    for (const Route route : routes) {
-      if (route == Route::kCopy) d.push_back(make_lookup_drafter());
-      if (route == Route::kMtp) d.push_back(make_mtp_drafter(model->config, *mtp));
-      if (route == Route::kBlock) d.push_back(make_block_drafter(*block));
-    }
-    return d;
-  }
+  void SetUp() override { FORETOKEN_NEEDS_DEMO("demo-dense"); }
 };
 
 // Token ids of a text-like prompt that holds a repetition, so that copy has something to do.
@@ -95,7 +53,7 @@ struct Case {
 };
 
 Answer run(Case c, const std::vector<TokenId>& prompt, bool hashes = true) {
-  Rig& rig = Rig::get();
+  Rig& rig = Rig::dense();
   auto lane = rig.model->target->make_lane();
   auto drafters = rig.drafters(c.routes);
   for (auto& d : c.extra) drafters.push_back(std::move(d));
@@ -229,7 +187,7 @@ TEST_F(GenerationTest, PenaltiesInsideABlock) {
 
 // A restored lane (its prefix known, its drafters' windows absent) drafts again, and answers as the uninterrupted one.
 TEST_F(GenerationTest, RestoredPrefixWithoutDrafterWindows) {
-  Rig& rig = Rig::get();
+  Rig& rig = Rig::dense();
   const auto prompt = prompt_ids();
   const Answer& reference = plain(0.0f, 40);
   auto lane = rig.model->target->make_lane();

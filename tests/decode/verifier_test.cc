@@ -245,7 +245,13 @@ TEST(Proposal, MergeIsBestFirstOverTheUnion) {
       double v = 1;
       for (size_t n = 1; n <= path.size(); ++n) {
         const std::vector<TokenId> head(path.begin(), path.begin() + static_cast<ptrdiff_t>(n));
-        v *= 1 - std::find_if(paths.begin(), paths.end(), [&](const auto& p) { return p.first == head; })->second;
+        double sum = 0, own = 0;
+        for (const auto& [other, doubt] : paths)
+          if (other.size() == n && std::equal(head.begin(), head.end() - 1, other.begin())) {
+            sum += 1 - doubt;
+            if (other == head) own = 1 - doubt;
+          }
+        v *= own / std::max(1.0, sum);
       }
       return v;
     };
