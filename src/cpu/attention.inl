@@ -1,6 +1,7 @@
-// Attention over pages, written once over simd.h. Scores: lanes are the 32 tokens of a block, one chain over the dimensions per
-// token. Values: lanes are dimensions, one chain over the tokens per dimension. The query heads of a tile share every load of
-// K and V. Definition: docs/numerics.md section 4, the same operations per score and per output.
+// Attention over pages, written once over simd.h. Scores: lanes are the 32 tokens of a block, one chain over the
+// dimensions per token. Values: lanes are dimensions, one chain over the tokens per dimension. The query heads of a
+// tile share every load of K and V. Definition: docs/numerics.md section 4, the same operations per score and per
+// output.
 namespace foretoken::cpu::FORETOKEN_ISA {
 namespace {
 
@@ -198,8 +199,12 @@ FORETOKEN_SIMD void add_values(const float* weights, const float* rescale, const
 template <int kFormat, int kVectors>
 FORETOKEN_SIMD void add_value_columns(const float* weights, const float* rescale, const int* visible, int count,
                                       const std::byte* value, int64_t stride, int64_t column, float* o) {
+  constexpr int kMost = FORETOKEN_ISA_LEVEL == 2 ? 16 / kVectors : 4;  // 16 sums in 32 registers, 4 pairs in 16
   int q = 0;
-  for (; q + 4 <= count; q += 4)
+  for (; q + kMost <= count; q += kMost)
+    add_values<kFormat, kMost, kVectors>(weights + q * kBlockTokens, rescale + q, visible + q, value, stride, column,
+                                         o + q * kMaxAttentionDim);
+  for (; kMost > 4 && q + 4 <= count; q += 4)
     add_values<kFormat, 4, kVectors>(weights + q * kBlockTokens, rescale + q, visible + q, value, stride, column,
                                      o + q * kMaxAttentionDim);
   for (; q < count; ++q)
@@ -222,13 +227,15 @@ void attend_block(const AttentionTile& tile, const KvBlock& block, int64_t first
   for (int q = 0; q < count; ++q)
     scratch.rescale[q] = soften<kScaled>(scratch.scores + q * kBlockTokens, block, visible[q], head_scale,
                                          state.m[begin + q], state.l[begin + q]);
-  constexpr int kVectors = FORETOKEN_ISA_LEVEL == 2 ? 4 : 1;  // 4 x 4 sums in 32 registers, 4 x 1 in 16
+  constexpr int kVectors = FORETOKEN_ISA_LEVEL == 2 ? 2 : 1;
   float* o = state.o + begin * kMaxAttentionDim;
   int column = 0;
   for (; column + 16 * kVectors <= dim; column += 16 * kVectors)
-    add_value_columns<kFormat, kVectors>(scratch.scores, scratch.rescale, visible, count, block.value, dim, column, o + column);
+    add_value_columns<kFormat, kVectors>(scratch.scores, scratch.rescale, visible, count, block.value, dim, column,
+                                         o + column);
   for (; column + 16 <= dim; column += 16)
-    add_value_columns<kFormat, 1>(scratch.scores, scratch.rescale, visible, count, block.value, dim, column, o + column);
+    add_value_columns<kFormat, 1>(scratch.scores, scratch.rescale, visible, count, block.value, dim, column,
+                                  o + column);
   if (column == dim) return;
   for (int t = 0; t < kBlockTokens; ++t)
     for (int d = 0; d < 16; ++d)
@@ -260,9 +267,11 @@ FORETOKEN_SIMD bool lies_in_order(const AttentionTile& tile, int query, int64_t 
   return true;
 }
 
-// Widens one row's own view of a block into the scratch: the page as it is, with the positions of other slots put in place.
+// Widens one row's own view of a block into the scratch: the page as it is, with the positions of other slots put in
+// place.
 template <int kFormat>
-KvBlock gather_block(const AttentionTile& tile, int query, int64_t first_position, int count, AttentionScratch& scratch) {
+KvBlock gather_block(const AttentionTile& tile, int query, int64_t first_position, int count,
+                     AttentionScratch& scratch) {
   const int dim = tile.dim;
   if (first_position < tile.gather_from) {
     const KvBlock page = page_block(tile, first_position);

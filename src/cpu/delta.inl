@@ -1,5 +1,6 @@
-// The gated delta rule, token by token, written once over simd.h: lanes are columns of the state, which never meet. A run of
-// rows keeps its block of columns in the first-level cache. Definition: docs/numerics.md, the same operations per column.
+// The gated delta rule, token by token, written once over simd.h: lanes are columns of the state, which never meet. A
+// run of rows keeps its block of columns in the first-level cache. Definition: docs/numerics.md, the same operations
+// per column.
 namespace foretoken::cpu::FORETOKEN_ISA {
 namespace {
 
@@ -28,12 +29,12 @@ void prepare_row(const DeltaRowTask& task) {
   }
 }
 
-// kVectors * 16 columns; kPartial: the single vector has only `count` of them. In `work` lies the state after the row's decay
-// and before its update, one row of kVectors vectors per key.
+// kVectors * 16 columns; kPartial: the single vector has only `count` of them. In `work` lies the state after the row's
+// decay and before its update, one row of kVectors vectors per key.
 template <int kVectors, bool kPartial>
 struct DeltaColumns {
   static constexpr int kWidth = 16 * kVectors;
-  static constexpr int kAhead = 16;  // keys that are fetched ahead of their use: a state is cold when a pass reaches it
+  static constexpr int kAhead = 32;  // keys that are fetched ahead of their use: a state is cold when a pass reaches it
 
   FORETOKEN_SIMD F32x16 load(const float* p, int vector, int count) {
     return kPartial ? load_first_f32(p, count) : load_f32(p + 16 * vector);
@@ -62,7 +63,8 @@ struct DeltaColumns {
     FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = o[v] = zero_f32();
     for (int i = 0; i < run.key_dim; ++i) {
       const float* cells = source + i * run.source_stride;
-      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) __builtin_prefetch(cells + kAhead * run.source_stride + 16 * v);
+      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v)
+          __builtin_prefetch(cells + kAhead * run.source_stride + 16 * v);
       const F32x16 k = set_f32(row.key[i]);
       FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = fma(k, mul(decay, load(cells, v, count)), u[v]);
     }
@@ -97,7 +99,8 @@ struct DeltaColumns {
         }
       }
     }
-    for (int r = 0; r + 1 < run.row_count; ++r) {  // a row's update and output, and the next row's prediction, in one sweep
+    // A row's update and output, and the next row's prediction, in one sweep.
+    for (int r = 0; r + 1 < run.row_count; ++r) {
       deltas(rows[r], column, count, u, d);
       FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = o[v] = zero_f32();
       const float *key = rows[r].key, *query = rows[r].query, *next_key = rows[r + 1].key;
@@ -133,29 +136,43 @@ struct DeltaColumns {
 
 void delta_run(const DeltaRun& run) {
   constexpr int kWide = kDeltaColumns / 16;
+  constexpr int kWidest = FORETOKEN_ISA_LEVEL == 2 ? 8 : kWide;  // sums and deltas of 8 vectors fit 32 registers
   int64_t column = 0;
+  if (run.row_count == 1)
+    for (; column + 16 * kWidest <= run.columns; column += 16 * kWidest)
+      DeltaColumns<kWidest, false>::single(run, column, 16);
   for (; column + 16 * kWide <= run.columns; column += 16 * kWide) DeltaColumns<kWide, false>::run(run, column, 16);
   for (; column + 16 <= run.columns; column += 16) DeltaColumns<1, false>::run(run, column, 16);
   if (column < run.columns) DeltaColumns<1, true>::run(run, column, static_cast<int>(run.columns - column));
 }
 
-// S = fma(k, d, decay * S) for each row in turn, one state row at a time: cells never meet.
+// S = fma(k, d, decay * S) for each row in turn, on kVectors vectors of one key's cells, the last of `count`.
+template <int kVectors>
+FORETOKEN_SIMD void replay_cells(const ReplayTask& task, int key, int64_t column, int count) {
+  float* cells = task.state + int64_t{key} * task.value_dim + column;
+  F32x16 s[kVectors];
+  FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) s[v] = load_part(cells + 16 * v, count);
+  for (int r = 0; r < task.row_count; ++r) {
+    const ReplayRow& row = task.rows[r];
+    const F32x16 k = set_f32(row.key[key]), decay = set_f32(row.decay);
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v)
+      s[v] = fma(k, load_part(row.delta + column + 16 * v, count), mul(decay, s[v]));
+  }
+  FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) store_part(cells + 16 * v, s[v], count);
+}
+
 void delta_replay(const ReplayTask& task) {
-  for (int i = 0; i < task.key_dim; ++i) {
-    float* cells = task.state + int64_t{i} * task.value_dim;
-    for (int c = 0; c < task.value_dim; c += 16) {
-      const int count = task.value_dim - c < 16 ? task.value_dim - c : 16;
-      F32x16 s = load_part(cells + c, count);
-      for (int r = 0; r < task.row_count; ++r) {
-        const ReplayRow& row = task.rows[r];
-        s = fma(set_f32(row.key[i]), load_part(row.delta + c, count), mul(set_f32(row.decay), s));
-      }
-      store_part(cells + c, s, count);
-    }
+  for (int key = 0; key < task.key_dim; ++key) {
+    int64_t column = 0;
+    for (; column + 64 <= task.value_dim; column += 64) replay_cells<4>(task, key, column, 16);
+    for (; column < task.value_dim; column += 16)
+      replay_cells<1>(task, key, column, static_cast<int>(task.value_dim - column));
   }
 }
 
-constexpr DeltaKernels delta_kernels() { return {.prepare_row = prepare_row, .run = delta_run, .replay = delta_replay}; }
+constexpr DeltaKernels delta_kernels() {
+  return {.prepare_row = prepare_row, .run = delta_run, .replay = delta_replay};
+}
 
 }  // namespace
 }  // namespace foretoken::cpu::FORETOKEN_ISA

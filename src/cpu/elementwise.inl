@@ -1,9 +1,12 @@
-// Norms, sums and the causal convolution, written once over simd.h. Definition: docs/numerics.md, the same operations per lane.
+// Norms, sums and the causal convolution, written once over simd.h. Definition: docs/numerics.md, the same operations
+// per lane.
 namespace foretoken::cpu::FORETOKEN_ISA {
 namespace {
 
 // The first `count` values, 1..16 and more: the last vector of a row may be partial.
-FORETOKEN_SIMD F32x16 load_part(const float* p, int count) { return count >= 16 ? load_f32(p) : load_first_f32(p, count); }
+FORETOKEN_SIMD F32x16 load_part(const float* p, int count) {
+  return count >= 16 ? load_f32(p) : load_first_f32(p, count);
+}
 FORETOKEN_SIMD void store_part(float* p, F32x16 x, int count) {
   if (count >= 16) store(p, x);
   else store_first(p, x, count);

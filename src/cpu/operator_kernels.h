@@ -1,5 +1,6 @@
-// Kernels of everything but the matrix products, and the plain structs they take: elementwise.inl, moe.inl, attention.inl and
-// delta.inl. Only plain data, as in kernels.h. Every kernel computes a range of outputs; no range changes an output's bits.
+// Kernels of everything but the matrix products, and the plain structs they take: elementwise.inl, moe.inl,
+// attention.inl and delta.inl. Only plain data, as in kernels.h. Every kernel computes a range of outputs; no range
+// changes an output's bits.
 #pragma once
 
 #include <cstddef>
@@ -12,13 +13,13 @@ namespace foretoken::cpu {
 struct NormTask {
   const float* x;
   int64_t x_stride;
-  const float* gate;    // gated norm only
+  const float* gate;  // gated norm only
   int64_t gate_stride;
   const float* weight;  // [dim], shared by all heads
   float epsilon;
-  int dim, heads;       // a row holds `heads` heads of `dim` values
+  int dim, heads;  // a row holds `heads` heads of `dim` values
   bool sigmoid_gate;
-  float* out;           // may be x
+  float* out;  // may be x
   int64_t out_stride;
 };
 
@@ -40,13 +41,13 @@ struct ConvTask {
   int64_t move_count;
   const float* weight;  // row c: the taps of channel c, oldest first
   int64_t weight_stride;
-  int kernel;           // at most kMaxConvKernel
+  int kernel;  // at most kMaxConvKernel
 };
 inline constexpr int kMaxConvKernel = 16;
 inline constexpr int kConvChannels = 256;  // channels that one thread takes at a time
 
 struct ElementwiseKernels {
-  void (*rms_norm)(const NormTask& task, int64_t begin, int64_t end);    // heads [begin, end) of all rows, row-major
+  void (*rms_norm)(const NormTask& task, int64_t begin, int64_t end);  // heads [begin, end) of all rows, row-major
   void (*gated_norm)(const NormTask& task, int64_t begin, int64_t end);
   void (*add)(const float* x, float* inout, int64_t count);
   // Channels [begin, end) of every row, then of the tails.
@@ -84,11 +85,11 @@ struct KvOffsets {
 };
 
 struct HeadTask {
-  const float* x;      // [dim] before the norm
-  const float* weight; // [dim]
+  const float* x;       // [dim] before the norm
+  const float* weight;  // [dim]
   float epsilon;
   int dim;
-  const float* rotary; // cos of every pair, then sin
+  const float* rotary;  // cos of every pair, then sin
   int rotary_dim;
 };
 
@@ -97,10 +98,11 @@ struct AttentionTile {
   const float* queries[kTileQueries];
   const float* gates[kTileQueries];
   float* outs[kTileQueries];
-  int64_t visible[kTileQueries];      // logical positions that the row sees
-  const int64_t* path[kTileQueries];  // slots of logical positions gather_from, gather_from + 1, ...; nullptr for chains
+  int64_t visible[kTileQueries];  // logical positions that the row sees
+  const int64_t*
+      path[kTileQueries];  // slots of logical positions gather_from, gather_from + 1, ...; nullptr for chains
   int rows, group, dim, format;
-  int64_t gather_from;                // logical positions below it lie in the slot of the same number
+  int64_t gather_from;  // logical positions below it lie in the slot of the same number
   std::byte* const* pages;
   KvOffsets offsets;
 };
@@ -113,12 +115,12 @@ struct AttentionState {
 
 // Buffers of one thread.
 struct AttentionScratch {
-  float queries[kMaxAttentionDim * kTileQueries];            // [dim][kTileQueries]
-  float key[kMaxAttentionDim * kBlockTokens];                // [dim][32], gathered and widened
-  float value[kBlockTokens * kMaxAttentionDim];              // [32][dim], gathered and widened
-  float value_tail[kBlockTokens * 16];                       // the last dim % 16 columns of a value block
+  float queries[kMaxAttentionDim * kTileQueries];  // [dim][kTileQueries]
+  float key[kMaxAttentionDim * kBlockTokens];      // [dim][32], gathered and widened
+  float value[kBlockTokens * kMaxAttentionDim];    // [32][dim], gathered and widened
+  float value_tail[kBlockTokens * 16];             // the last dim % 16 columns of a value block
   float key_scale[kBlockTokens], value_scale[kBlockTokens];
-  float scores[kTileQueries * kBlockTokens];                 // then the weights of the values
+  float scores[kTileQueries * kBlockTokens];  // then the weights of the values
   float rescale[kTileQueries];
 };
 
@@ -137,7 +139,8 @@ struct AttentionKernels {
 
 // ---- Gated delta rule (delta.inl).
 
-inline constexpr int kDeltaColumns = 32;  // state columns that one thread takes at a time
+inline constexpr int kDeltaColumns = 32;  // state columns that one thread takes at a time: their block stays in L1
+inline constexpr int kDeltaSingleColumns = 128;  // the same for a lane of a single row, which streams the state once
 
 // Normalised heads and gates of one row.
 struct DeltaRowTask {
@@ -158,18 +161,18 @@ struct DeltaRow {
   const float* key;
   const float* value;  // moved to the first column, as the outputs are
   float* out;
-  float* delta;        // tape, or nullptr
+  float* delta;  // tape, or nullptr
   float decay, beta;
 };
 struct DeltaRun {
   const DeltaRow* rows;
   int row_count, key_dim;
-  int columns;           // 1..kDeltaColumns
-  const float* source;   // state before the rows: [key_dim] rows of `columns` values
+  int columns;          // 1..kDeltaColumns; more for a single row
+  const float* source;  // state before the rows: [key_dim] rows of `columns` values
   int64_t source_stride;
-  float* target;         // state after the rows, may be source; nullptr: not wanted
+  float* target;  // state after the rows, may be source; nullptr: not wanted
   int64_t target_stride;
-  float* work;           // [key_dim, kDeltaColumns], 64-byte aligned
+  float* work;  // [key_dim, kDeltaColumns], 64-byte aligned
 };
 
 // Replay of one value head.

@@ -1,5 +1,5 @@
-// Memory that the operators of the CPU backend keep between calls, so that a steady state allocates nothing. It only grows; its
-// content means nothing from one call to the next.
+// Memory that the operators of the CPU backend keep between calls, so that a steady state allocates nothing. It only
+// grows; its content means nothing from one call to the next.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Every operator but the matrix products: shape checks, the split of outputs over the pool, and the plain data that the kernels
-// take. No arithmetic on values lives here but the rotary angles. Scratch memory only grows.
+// Every operator but the matrix products: shape checks, the split of outputs over the pool, and the plain data that the
+// kernels take. No arithmetic on values lives here but the rotary angles. Scratch memory only grows.
 #include <algorithm>
 #include <cstring>
 
@@ -32,9 +32,17 @@ View grow_rows(Buffer& buffer, int64_t rows, int64_t cols) {
 }
 
 NormTask norm_task(View x, View w, float epsilon, View out) {
-  return {.x = x.f32(), .x_stride = x.stride, .gate = nullptr, .gate_stride = 0, .weight = w.f32(), .epsilon = epsilon,
-          .dim = static_cast<int>(w.cols), .heads = static_cast<int>(x.cols / w.cols), .sigmoid_gate = false,
-          .out = out.f32(), .out_stride = out.stride};
+  return {.x = x.f32(),
+          .x_stride = x.stride,
+          .gate = nullptr,
+          .gate_stride = 0,
+          .weight = w.f32(),
+          .epsilon = epsilon,
+          .dim = static_cast<int>(w.cols),
+          .heads = static_cast<int>(x.cols / w.cols),
+          .sigmoid_gate = false,
+          .out = out.f32(),
+          .out_stride = out.stride};
 }
 
 KvOffsets kv_offsets(const KvLayout& layout, int layer, int head) {
@@ -49,9 +57,8 @@ KvOffsets kv_offsets(const KvLayout& layout, int layer, int head) {
 void CpuBackend::rms_norm(View x, View w, float epsilon, View out) {
   checks::rms_norm(x, w, out);
   const NormTask task = norm_task(x, w, epsilon, out);
-  pool_.parallel_for(x.rows, grain_for(x.cols), [&](int64_t begin, int64_t end, int) {
-    kernels_.elementwise.rms_norm(task, begin, end);
-  });
+  pool_.parallel_for(x.rows, grain_for(x.cols),
+                     [&](int64_t begin, int64_t end, int) { kernels_.elementwise.rms_norm(task, begin, end); });
 }
 
 void CpuBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) {
@@ -60,9 +67,8 @@ void CpuBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigmo
   task.gate = gate.f32();
   task.gate_stride = gate.stride;
   task.sigmoid_gate = sigmoid_gate;
-  pool_.parallel_for(x.rows * task.heads, grain_for(4 * w.cols), [&](int64_t begin, int64_t end, int) {
-    kernels_.elementwise.gated_norm(task, begin, end);
-  });
+  pool_.parallel_for(x.rows * task.heads, grain_for(4 * w.cols),
+                     [&](int64_t begin, int64_t end, int) { kernels_.elementwise.gated_norm(task, begin, end); });
 }
 
 void CpuBackend::add(View x, View inout) {
@@ -128,8 +134,11 @@ void CpuBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View ou
     s.result_rows[static_cast<size_t>(i)] = results.f32(s.place[static_cast<size_t>(i)]);
   pool_.parallel_for(rows, grain_for(hidden * shape.top_k / 2), [&](int64_t begin, int64_t end, int) {
     for (int64_t r = begin; r < end; ++r) {
-      const CombineTask task{.y = s.result_rows.data() + r * shape.top_k, .weights = s.weights.data() + r * shape.top_k,
-                             .top_k = shape.top_k, .shared = shared.f32(r), .shared_gate = *shared_gate.f32(r),
+      const CombineTask task{.y = s.result_rows.data() + r * shape.top_k,
+                             .weights = s.weights.data() + r * shape.top_k,
+                             .top_k = shape.top_k,
+                             .shared = shared.f32(r),
+                             .shared_gate = *shared_gate.f32(r),
                              .out = out.f32(r)};
       kernels_.moe.combine(task, 0, hidden);
     }
@@ -156,8 +165,8 @@ void CpuBackend::rotary_table(std::span<const RowInput> inputs, const RotarySpec
 }
 
 void CpuBackend::attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape,
-                                  const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout, int layer,
-                                  View queries) {
+                                  const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout,
+                                  int layer, View queries) {
   checks::attention_inputs(packed, q_norm, k_norm, rotary, shape, batch, pages, layout, layer, queries);
   const int dim = shape.head_dim, format = static_cast<int>(layout.format);
   for (size_t l = 0; l < batch.lanes.size(); ++l) {
@@ -169,8 +178,12 @@ void CpuBackend::attention_inputs(View packed, View q_norm, View k_norm, View ro
       for (int64_t item = begin; item < end; ++item) {
         const int head = static_cast<int>(item / lane.rows), i = static_cast<int>(item % lane.rows);
         const int64_t row = lane.first_row + i;
-        HeadTask task{.x = packed.f32(row) + int64_t{2} * head * dim, .weight = q_norm.f32(), .epsilon = shape.norm_epsilon,
-                      .dim = dim, .rotary = rotary.f32(row), .rotary_dim = static_cast<int>(rotary.cols)};
+        HeadTask task{.x = packed.f32(row) + int64_t{2} * head * dim,
+                      .weight = q_norm.f32(),
+                      .epsilon = shape.norm_epsilon,
+                      .dim = dim,
+                      .rotary = rotary.f32(row),
+                      .rotary_dim = static_cast<int>(rotary.cols)};
         if (head < shape.query_heads) {
           kernels_.attention.query_head(task, queries.f32(row) + int64_t{head} * dim);
           continue;
@@ -306,7 +319,8 @@ void CpuBackend::attention(View queries, View packed, const AttentionShape& shap
     });
     return;
   }
-  auto* states = static_cast<AttentionState*>(grow(work.states, static_cast<size_t>(2 * threads) * sizeof(AttentionState)));
+  auto* states =
+      static_cast<AttentionState*>(grow(work.states, static_cast<size_t>(2 * threads) * sizeof(AttentionState)));
   pool_.parallel_for(threads, 1, [&](int64_t begin, int64_t end, int thread) {
     // Items are dealt like cards: later rows see more, so contiguous shares would be uneven.
     for (int64_t hand = begin; hand < end; ++hand) {
@@ -331,24 +345,28 @@ void CpuBackend::commit_kv(PageTable pages, const KvLayout& layout, int64_t pref
   while (first < path.size() && path[first] == static_cast<int>(first)) ++first;
   if (first == path.size()) return;
   const size_t element = layout.element_bytes(), row_size = static_cast<size_t>(layout.head_dim) * element;
-  pool_.parallel_for(int64_t{layout.layers} * layout.heads, grain_for(4 * layout.head_dim), [&](int64_t begin, int64_t end, int) {
-    for (int64_t item = begin; item < end; ++item) {
-      const KvOffsets at = kv_offsets(layout, static_cast<int>(item / layout.heads), static_cast<int>(item % layout.heads));
-      for (size_t j = first; j < path.size(); ++j) {
-        const int64_t from = prefix + path[j], to = prefix + static_cast<int64_t>(j);
-        std::byte* from_page = pages[static_cast<size_t>(from / kPageTokens)];
-        std::byte* to_page = pages[static_cast<size_t>(to / kPageTokens)];
-        const size_t from_token = static_cast<size_t>(from % kPageTokens), to_token = static_cast<size_t>(to % kPageTokens);
-        for (size_t d = 0; d < static_cast<size_t>(layout.head_dim); ++d)
-          std::memcpy(to_page + at.key + (d * kPageTokens + to_token) * element,
-                      from_page + at.key + (d * kPageTokens + from_token) * element, element);
-        std::memcpy(to_page + at.value + to_token * row_size, from_page + at.value + from_token * row_size, row_size);
-        if (layout.format != KvFormat::kInt8) continue;
-        std::memcpy(to_page + at.key_scale + 4 * to_token, from_page + at.key_scale + 4 * from_token, 4);
-        std::memcpy(to_page + at.value_scale + 4 * to_token, from_page + at.value_scale + 4 * from_token, 4);
-      }
-    }
-  });
+  pool_.parallel_for(
+      int64_t{layout.layers} * layout.heads, grain_for(4 * layout.head_dim), [&](int64_t begin, int64_t end, int) {
+        for (int64_t item = begin; item < end; ++item) {
+          const KvOffsets at =
+              kv_offsets(layout, static_cast<int>(item / layout.heads), static_cast<int>(item % layout.heads));
+          for (size_t j = first; j < path.size(); ++j) {
+            const int64_t from = prefix + path[j], to = prefix + static_cast<int64_t>(j);
+            std::byte* from_page = pages[static_cast<size_t>(from / kPageTokens)];
+            std::byte* to_page = pages[static_cast<size_t>(to / kPageTokens)];
+            const size_t from_token = static_cast<size_t>(from % kPageTokens),
+                         to_token = static_cast<size_t>(to % kPageTokens);
+            for (size_t d = 0; d < static_cast<size_t>(layout.head_dim); ++d)
+              std::memcpy(to_page + at.key + (d * kPageTokens + to_token) * element,
+                          from_page + at.key + (d * kPageTokens + from_token) * element, element);
+            std::memcpy(to_page + at.value + to_token * row_size, from_page + at.value + from_token * row_size,
+                        row_size);
+            if (layout.format != KvFormat::kInt8) continue;
+            std::memcpy(to_page + at.key_scale + 4 * to_token, from_page + at.key_scale + 4 * from_token, 4);
+            std::memcpy(to_page + at.value_scale + 4 * to_token, from_page + at.value_scale + 4 * from_token, 4);
+          }
+        }
+      });
 }
 
 // ---- Gated delta net
@@ -398,14 +416,18 @@ void CpuBackend::causal_conv(View packed, View weight, const DeltaShape& shape, 
       work.rows.push_back({inputs, out.f32(lane.first_row + i),
                            i < lane.settled ? nullptr : memory.tape.conv_row + int64_t{i} * channels});
     }
-    plan_tail(shape, memory.tail, lane.settled, [&](int i) { return packed.f32(lane.first_row + i); }, work.moves);
+    plan_tail(
+        shape, memory.tail, lane.settled, [&](int i) { return packed.f32(lane.first_row + i); }, work.moves);
   }
-  const ConvTask task{.rows = work.rows.data(), .row_count = static_cast<int64_t>(work.rows.size()),
-                      .moves = work.moves.data(), .move_count = static_cast<int64_t>(work.moves.size()),
-                      .weight = weight.f32(), .weight_stride = weight.stride, .kernel = kernel};
-  pool_.parallel_for(channels, kConvChannels, [&](int64_t begin, int64_t end, int) {
-    kernels_.elementwise.causal_conv(task, begin, end);
-  });
+  const ConvTask task{.rows = work.rows.data(),
+                      .row_count = static_cast<int64_t>(work.rows.size()),
+                      .moves = work.moves.data(),
+                      .move_count = static_cast<int64_t>(work.moves.size()),
+                      .weight = weight.f32(),
+                      .weight_stride = weight.stride,
+                      .kernel = kernel};
+  pool_.parallel_for(channels, kConvChannels,
+                     [&](int64_t begin, int64_t end, int) { kernels_.elementwise.causal_conv(task, begin, end); });
 }
 
 namespace {
@@ -435,7 +457,8 @@ int plan_runs(const LaneRows& lane, DeltaWork& work) {
   int saved = 0;
   work.stack.clear();
   auto push_children = [&](int row, int source, int level) {
-    const int begin = work.child_first[static_cast<size_t>(row + 1)], end = work.child_first[static_cast<size_t>(row + 2)];
+    const int begin = work.child_first[static_cast<size_t>(row + 1)],
+              end = work.child_first[static_cast<size_t>(row + 2)];
     for (int c = end - 1; c >= begin; --c) work.stack.push_back({work.children[static_cast<size_t>(c)], source, level});
   };
   push_children(-1, kLaneState, 0);
@@ -451,7 +474,8 @@ int plan_runs(const LaneRows& lane, DeltaWork& work) {
       if (count != 1) break;
       row = work.children[static_cast<size_t>(begin)];
     }
-    work.runs.push_back({first, static_cast<int>(work.order.size()) - first, branch.source, count > 1 ? branch.level : kNowhere});
+    work.runs.push_back(
+        {first, static_cast<int>(work.order.size()) - first, branch.source, count > 1 ? branch.level : kNowhere});
     if (count < 2) continue;
     push_children(row, branch.level, branch.level + 1);
     saved = std::max(saved, branch.level + 1);
@@ -477,10 +501,17 @@ void CpuBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View dt
     pool_.parallel_for(lane.rows, grain_for(2 * key_cols), [&](int64_t begin, int64_t end, int) {
       for (int64_t i = begin; i < end; ++i) {
         const int64_t row = lane.first_row + i;
-        kernels_.delta.prepare_row({.conv = conv.f32(row), .beta_alpha = beta_alpha.f32(row), .decay_rate = decay_rate.f32(),
-                                    .dt_bias = dt_bias.f32(), .key_heads = shape.key_heads, .value_heads = shape.value_heads,
-                                    .key_dim = key_dim, .query = query.f32(row), .key = key.f32(row),
-                                    .decay = decay.f32(row), .beta = beta.f32(row)});
+        kernels_.delta.prepare_row({.conv = conv.f32(row),
+                                    .beta_alpha = beta_alpha.f32(row),
+                                    .decay_rate = decay_rate.f32(),
+                                    .dt_bias = dt_bias.f32(),
+                                    .key_heads = shape.key_heads,
+                                    .value_heads = shape.value_heads,
+                                    .key_dim = key_dim,
+                                    .query = query.f32(row),
+                                    .key = key.f32(row),
+                                    .decay = decay.f32(row),
+                                    .beta = beta.f32(row)});
         if (i < lane.settled) continue;
         std::memcpy(memory.tape.key + i * key_cols, key.f32(row), static_cast<size_t>(key_cols) * sizeof(float));
         std::memcpy(memory.tape.decay + i * shape.value_heads, decay.f32(row),
@@ -495,38 +526,50 @@ void CpuBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View dt
         grow(work.blocks, static_cast<size_t>(threads) * (saved + 1) * block_floats * sizeof(float)));
     const size_t rows_each = static_cast<size_t>(lane.rows);
     work.rows.resize(std::max(work.rows.size(), static_cast<size_t>(threads) * rows_each));
-    const int64_t column_blocks = (value_dim + kDeltaColumns - 1) / kDeltaColumns;
+    const int block_columns = lane.rows == 1 ? kDeltaSingleColumns : kDeltaColumns;
+    const int64_t column_blocks = (value_dim + block_columns - 1) / block_columns;
     pool_.parallel_for(shape.value_heads * column_blocks, 1, [&](int64_t begin, int64_t end, int thread) {
       float* working = blocks + static_cast<size_t>(thread) * (saved + 1) * block_floats;
       DeltaRow* rows = work.rows.data() + static_cast<size_t>(thread) * rows_each;
       for (int64_t item = begin; item < end; ++item) {
-        const int head = static_cast<int>(item / column_blocks), column = static_cast<int>(item % column_blocks) * kDeltaColumns;
-        const int64_t value_at = int64_t{head} * value_dim + column, key_at = int64_t{shape.key_head_of(head)} * key_dim;
+        const int head = static_cast<int>(item / column_blocks),
+                  column = static_cast<int>(item % column_blocks) * block_columns;
+        const int64_t value_at = int64_t{head} * value_dim + column,
+                      key_at = int64_t{shape.key_head_of(head)} * key_dim;
         float* state = memory.state + int64_t{head} * key_dim * value_dim + column;
         for (const DeltaRunPlan& plan : work.runs) {
           for (int r = 0; r < plan.count; ++r) {
             const int i = work.order[static_cast<size_t>(plan.first + r)];
             const int64_t row = lane.first_row + i;
-            rows[r] = {.query = query.f32(row) + key_at, .key = key.f32(row) + key_at,
-                       .value = conv.f32(row) + 2 * key_cols + value_at, .out = out.f32(row) + value_at,
+            rows[r] = {.query = query.f32(row) + key_at,
+                       .key = key.f32(row) + key_at,
+                       .value = conv.f32(row) + 2 * key_cols + value_at,
+                       .out = out.f32(row) + value_at,
                        .delta = i < lane.settled ? nullptr : memory.tape.delta + i * value_cols + value_at,
-                       .decay = decay.f32(row)[head], .beta = beta.f32(row)[head]};
+                       .decay = decay.f32(row)[head],
+                       .beta = beta.f32(row)[head]};
           }
           auto saved_block = [&](int place) { return working + (static_cast<size_t>(place) + 1) * block_floats; };
           const bool from_lane = plan.source == kLaneState, to_lane = plan.target == kLaneState;
-          kernels_.delta.run({.rows = rows, .row_count = plan.count, .key_dim = key_dim,
-                              .columns = std::min(kDeltaColumns, value_dim - column),
+          kernels_.delta.run({.rows = rows,
+                              .row_count = plan.count,
+                              .key_dim = key_dim,
+                              .columns = std::min(block_columns, value_dim - column),
                               .source = from_lane ? state : saved_block(plan.source),
                               .source_stride = from_lane ? value_dim : kDeltaColumns,
-                              .target = to_lane ? state : plan.target == kNowhere ? nullptr : saved_block(plan.target),
-                              .target_stride = to_lane ? value_dim : kDeltaColumns, .work = working});
+                              .target = to_lane                   ? state
+                                        : plan.target == kNowhere ? nullptr
+                                                                  : saved_block(plan.target),
+                              .target_stride = to_lane ? value_dim : kDeltaColumns,
+                              .work = working});
         }
       }
     });
   }
 }
 
-void CpuBackend::commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) {
+void CpuBackend::commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled,
+                              std::span<const int> path) {
   checks::commit_delta(shape, lane, settled, path);
   const std::span<const int> accepted = path.subspan(static_cast<size_t>(settled));
   if (accepted.empty()) return;
@@ -538,18 +581,23 @@ void CpuBackend::commit_delta(const DeltaShape& shape, const DeltaMemory& lane, 
     for (int64_t h = begin; h < end; ++h) {
       for (size_t r = 0; r < count; ++r) {
         const int64_t row = accepted[r];
-        rows[r] = {.key = lane.tape.key + (row * shape.key_heads + shape.key_head_of(static_cast<int>(h))) * shape.key_dim,
-                   .delta = lane.tape.delta + (row * shape.value_heads + h) * shape.value_dim,
-                   .decay = lane.tape.decay[row * shape.value_heads + h]};
+        rows[r] = {
+            .key = lane.tape.key + (row * shape.key_heads + shape.key_head_of(static_cast<int>(h))) * shape.key_dim,
+            .delta = lane.tape.delta + (row * shape.value_heads + h) * shape.value_dim,
+            .decay = lane.tape.decay[row * shape.value_heads + h]};
       }
-      kernels_.delta.replay({.rows = rows, .row_count = static_cast<int>(count), .key_dim = shape.key_dim,
-                             .value_dim = shape.value_dim, .state = lane.state + h * shape.key_dim * shape.value_dim});
+      kernels_.delta.replay({.rows = rows,
+                             .row_count = static_cast<int>(count),
+                             .key_dim = shape.key_dim,
+                             .value_dim = shape.value_dim,
+                             .state = lane.state + h * shape.key_dim * shape.value_dim});
     }
   });
   scratch_.conv.moves.clear();
-  plan_tail(shape, lane.tail, static_cast<int>(count),
-            [&](int i) { return lane.tape.conv_row + int64_t{accepted[static_cast<size_t>(i)]} * shape.channels(); },
-            scratch_.conv.moves);
+  plan_tail(
+      shape, lane.tail, static_cast<int>(count),
+      [&](int i) { return lane.tape.conv_row + int64_t{accepted[static_cast<size_t>(i)]} * shape.channels(); },
+      scratch_.conv.moves);
   for (const TailMove& move : scratch_.conv.moves)
     std::memmove(move.to, move.from, static_cast<size_t>(shape.channels()) * sizeof(float));
 }

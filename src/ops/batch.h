@@ -26,7 +26,8 @@ struct RowInput {
 //
 // The first `settled` rows are decided tokens (a prompt chunk, or the anchor of a decode cycle); they form a chain. Their
 // recurrent updates go straight into the lane's state, so a prompt needs no tape; all other rows leave committed state
-// untouched. `commit` must then accept at least these rows. settled == 0 makes the pass pure.
+// untouched. `commit` must then accept at least these rows. settled == 0 makes the pass pure. Every other row descends from the
+// last settled row: parent[i] >= settled - 1.
 struct LaneRows {
   int first_row = 0, rows = 0;
   int64_t prefix = 0;  // committed tokens before these rows
@@ -80,7 +81,8 @@ struct DeltaShape {
   size_t tail_floats() const { return size_t(kernel - 1) * size_t(channels()); }
 };
 
-// What forward leaves per unsettled row and delta layer, enough to replay it without reductions. Row-major fp32.
+// What forward leaves per unsettled row and delta layer, enough to replay it without reductions. Row-major fp32; row i of the
+// tape belongs to row i of the lane, so the settled rows' places stay unused.
 struct DeltaTape {
   float* decay = nullptr;     // [rows, value_heads]: exp(g)
   float* key = nullptr;       // [rows, key_heads * key_dim]: l2-normalised, as used
@@ -89,7 +91,7 @@ struct DeltaTape {
 };
 
 // The memory of one lane in one delta layer. `state` [value_heads, key_dim, value_dim], `tail` [kernel - 1, channels] oldest
-// first, both fp32; `tape` has room for the pass's rows.
+// first, both fp32; `tape` has room for the pass's rows and may be empty when all of them are settled.
 struct DeltaMemory {
   float* state = nullptr;
   float* tail = nullptr;

@@ -166,8 +166,8 @@ void commit_kv(PageTable pages, const KvLayout& layout, int64_t prefix, std::spa
   }
 }
 
-void causal_conv(View packed, View weight, const DeltaShape& delta, const Batch& batch, std::span<const DeltaMemory> memory,
-                 View out) {
+void causal_conv(View packed, View weight, const DeltaShape& delta, const Batch& batch,
+                 std::span<const DeltaMemory> memory, View out) {
   shape(packed, -1, -1);
   CHECK(packed.cols >= delta.channels());
   shape(weight, delta.channels(), delta.kernel);

@@ -1,5 +1,6 @@
-// Shape checks of the operator vocabulary, shared by every backend: a mistake of the caller ends the process at the operator's
-// entry with both values printed. Also the few questions about a lane's rows that all backends answer alike. Computes nothing.
+// Shape checks of the operator vocabulary, shared by every backend: a mistake of the caller ends the process at the
+// operator's entry with both values printed. Also the few questions about a lane's rows that all backends answer alike.
+// Computes nothing.
 #pragma once
 
 #include <vector>
@@ -11,8 +12,8 @@ namespace foretoken::checks {
 // fp32, and of this shape; rows < 0 or cols < 0 accept any.
 void shape(View view, int64_t rows, int64_t cols);
 
-// Parents point backwards, the settled rows are a chain and the others descend from its end. `rows` is the batch's row count;
-// every lane lies inside it.
+// Parents point backwards, the settled rows are a chain and the others descend from its end. `rows` is the batch's row
+// count; every lane lies inside it.
 void lanes(const Batch& batch, int64_t rows);
 
 void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out);
@@ -23,13 +24,14 @@ void gather_rows(View x, std::span<const int> rows, View out);
 void gated_ffn(View x, const ExpertWeights& w, View out);
 void moe(View x, const MoeShape& shape, const MoeWeights& w, View out);
 void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table);
-void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape, const Batch& batch,
-                      std::span<const PageTable> pages, const KvLayout& layout, int layer, View queries);
+void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape,
+                      const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout, int layer,
+                      View queries);
 void attention(View queries, View packed, const AttentionShape& shape, const Batch& batch,
                std::span<const PageTable> pages, const KvLayout& layout, int layer, View out);
 void commit_kv(PageTable pages, const KvLayout& layout, int64_t prefix, std::span<const int> path);
-void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch, std::span<const DeltaMemory> lanes,
-                 View out);
+void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch,
+                 std::span<const DeltaMemory> lanes, View out);
 void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape, const Batch& batch,
                 std::span<const DeltaMemory> lanes, View out);
 void gated_norm(View x, View gate, View w, View out);

@@ -51,6 +51,7 @@ struct RotarySpec {
   int rotary_dim() const { return 2 * static_cast<int>(inverse_frequency.size()); }
 };
 
+// Query head n reads K/V head n / (query_heads / kv_heads). head_dim is at most 256: an int8 row of K or V is one block.
 struct AttentionShape {
   int query_heads = 0, kv_heads = 0, head_dim = 0;
   float norm_epsilon = 1e-6f;
@@ -131,8 +132,9 @@ class Backend {
 
   // out = down(silu(gate x) * up x); gate_up holds gate rows, then up rows. out [rows, hidden].
   virtual void gated_ffn(View x, const ExpertWeights& w, View out) = 0;
-  // Router logits in fp32; the top_k experts by logit descending, id ascending; weights e_j = exp(l_j - l_0) / sum in that
-  // order; out = sum_j e_j * ffn_j(x) by fma in that order from +0, then + sigmoid(shared_gate x) * shared(x) by fma.
+  // Router logits in fp32; the top_k experts by logit descending, id ascending (a NaN ranks first); weights
+  // e_j = exp(l_j - l_0) / sum in that order; out = sum_j e_j * ffn_j(x) by fma in that order from +0, then
+  // + sigmoid(shared_gate x) * shared(x) by fma.
   virtual void moe(View x, const MoeShape& shape, const MoeWeights& w, View out) = 0;
 
   // ---- Attention

@@ -1,5 +1,6 @@
-// The scalar reference backend: every operator of ops.h written as plainly as docs/numerics.md states it, one value at a time.
-// It is the oracle of all other backends and small models run on it; it knows nothing of threads, tiles or instruction sets.
+// The scalar reference backend: every operator of ops.h written as plainly as docs/numerics.md states it, one value at
+// a time. It is the oracle of all other backends and small models run on it; it knows nothing of threads, tiles or
+// instruction sets.
 #include <algorithm>
 #include <cstring>
 #include <limits>
@@ -15,13 +16,14 @@ namespace {
 
 using canonical::fma;
 
-// Parts keep their own format. Float parts are widened (exactly) and reordered at packing; quantised rows stay as they are.
+// Parts keep their own format. Float parts are widened (exactly) and reordered at packing; quantised rows stay as they
+// are.
 class ReferenceMatrix final : public Matrix {
  public:
   struct Part {
     QuantFormat format;
     int64_t rows;
-    std::vector<float> values;     // float formats: [rows, cols]
+    std::vector<float> values;      // float formats: [rows, cols]
     std::vector<std::byte> blocks;  // others: rows of row_bytes(format, cols)
   };
   ReferenceMatrix(int64_t rows, int64_t cols, size_t bytes, std::vector<Part> parts)
@@ -201,7 +203,8 @@ void merge_span(const Softmax& b, Softmax& a) {
   a.m = m;
 }
 
-// True when logit a ranks before b whatever their ids: a NaN ranks first, so that its row's result is NaN and fails visibly.
+// True when logit a ranks before b whatever their ids: a NaN ranks first, so that its row's result is NaN and fails
+// visibly.
 bool outranks(float a, float b) {
   if (a != a || b != b) return a != a && b == b;
   return a > b;
@@ -310,8 +313,7 @@ class ReferenceBackend final : public Backend {
     const View gate_up = View::of(both.data(), x.rows, 2 * width), h = View::of(hidden.data(), x.rows, width);
     linear(x, *w.gate_up, gate_up);
     for (int64_t i = 0; i < x.rows; ++i)
-      for (int64_t c = 0; c < width; ++c)
-        h.f32(i)[c] = canonical::silu(gate_up.f32(i)[c]) * gate_up.f32(i)[width + c];
+      for (int64_t c = 0; c < width; ++c) h.f32(i)[c] = canonical::silu(gate_up.f32(i)[c]) * gate_up.f32(i)[width + c];
     linear(h, *w.down, out);
   }
 
@@ -381,7 +383,8 @@ class ReferenceBackend final : public Backend {
         const float* values = keys + shape.kv_heads * dim;
         for (int h = 0; h < shape.kv_heads; ++h) {
           const KvSlot kv = kv_slot(pages[l], layout, layer, h, lane.prefix + i);
-          norm_and_rotate(keys + h * dim, k_norm.f32(), shape.norm_epsilon, dim, rotary.f32(row), rotary_dim, key.data());
+          norm_and_rotate(keys + h * dim, k_norm.f32(), shape.norm_epsilon, dim, rotary.f32(row), rotary_dim,
+                          key.data());
           const float key_scale = store_row(key.data(), dim, layout.format, kv.key, kPageTokens);
           const float value_scale = store_row(values + h * dim, dim, layout.format, kv.value, 1);
           if (layout.format != KvFormat::kInt8) continue;
@@ -479,8 +482,8 @@ class ReferenceBackend final : public Backend {
     }
   }
 
-  void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape, const Batch& batch,
-                  std::span<const DeltaMemory> lanes, View out) override {
+  void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape,
+                  const Batch& batch, std::span<const DeltaMemory> lanes, View out) override {
     checks::delta_rule(conv, beta_alpha, decay_rate, dt_bias, shape, batch, lanes, out);
     set_float_environment();
     const size_t state_floats = shape.state_floats();
@@ -491,16 +494,16 @@ class ReferenceBackend final : public Backend {
       for (int i = 0; i < lane.rows; ++i) {
         const int64_t row = lane.first_row + i;
         if (i < lane.settled) {
-          delta_row(conv.f32(row), beta_alpha.f32(row), decay_rate.f32(), dt_bias.f32(), shape, memory.state, nullptr, 0,
-                    out.f32(row));
+          delta_row(conv.f32(row), beta_alpha.f32(row), decay_rate.f32(), dt_bias.f32(), shape, memory.state, nullptr,
+                    0, out.f32(row));
           continue;
         }
         std::vector<float>& state = after[static_cast<size_t>(i)];
         const int parent = lane.parent_of(i);
         if (parent >= lane.settled) state = after[static_cast<size_t>(parent)];
         else state.assign(memory.state, memory.state + state_floats);
-        delta_row(conv.f32(row), beta_alpha.f32(row), decay_rate.f32(), dt_bias.f32(), shape, state.data(), &memory.tape,
-                  i, out.f32(row));
+        delta_row(conv.f32(row), beta_alpha.f32(row), decay_rate.f32(), dt_bias.f32(), shape, state.data(),
+                  &memory.tape, i, out.f32(row));
       }
     }
   }
@@ -538,9 +541,8 @@ class ReferenceBackend final : public Backend {
           }
       }
     }
-    advance_tail(shape, lane.tail, static_cast<int>(rows.size()), [&](int i) {
-      return lane.tape.conv_row + int64_t{rows[static_cast<size_t>(i)]} * shape.channels();
-    });
+    advance_tail(shape, lane.tail, static_cast<int>(rows.size()),
+                 [&](int i) { return lane.tape.conv_row + int64_t{rows[static_cast<size_t>(i)]} * shape.channels(); });
   }
 
  private:
@@ -562,12 +564,15 @@ class ReferenceBackend final : public Backend {
     for (int64_t o = 0; o < part.rows; ++o) {
       for (int64_t i = 0; i < x.rows; ++i) out.f32(i)[first + o] = 0.0f;
       for (int64_t b = 0; b < blocks; ++b) {
-        unpack_block(part.format, part.blocks.data() + static_cast<size_t>(o) * stride +
-                                      static_cast<size_t>(b) * static_cast<size_t>(format.block_bytes), block);
+        unpack_block(part.format,
+                     part.blocks.data() + static_cast<size_t>(o) * stride +
+                         static_cast<size_t>(b) * static_cast<size_t>(format.block_bytes),
+                     block);
         for (int64_t i = 0; i < x.rows; ++i) {
           const QuantizedRow& a = rows[static_cast<size_t>(i)];
           float& acc = out.f32(i)[first + o];
-          acc = canonical::add_block(block, a.q.data() + b * format.block_elements, a.scale[static_cast<size_t>(b)], acc);
+          acc =
+              canonical::add_block(block, a.q.data() + b * format.block_elements, a.scale[static_cast<size_t>(b)], acc);
         }
       }
     }
@@ -596,7 +601,8 @@ class ReferenceBackend final : public Backend {
       float* head = state + int64_t{h} * key_dim * value_dim;
       for (int c = 0; c < value_dim; ++c) {
         float u = 0;
-        for (int i = 0; i < key_dim; ++i) u = fma(k[static_cast<size_t>(i)], decay * head[int64_t{i} * value_dim + c], u);
+        for (int i = 0; i < key_dim; ++i)
+          u = fma(k[static_cast<size_t>(i)], decay * head[int64_t{i} * value_dim + c], u);
         const float d = beta * (v[c] - u);
         float o = 0;
         for (int i = 0; i < key_dim; ++i) {

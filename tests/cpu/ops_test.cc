@@ -1,5 +1,6 @@
-// Every operator but the products, on every instruction set of this machine and with several thread counts, against the scalar
-// reference bit for bit: all row counts, trees and chains, K/V formats, page and span boundaries, poisoned padding.
+// Every operator but the products, on every instruction set of this machine and with several thread counts, against the
+// scalar reference bit for bit: all row counts, trees and chains, K/V formats, page and span boundaries, poisoned
+// padding.
 #include <algorithm>
 #include <cmath>
 
@@ -24,7 +25,8 @@ const std::vector<Tested>& backends() {
         if (threads == 5 && isa == Isa::kScalar) continue;
         Result<std::unique_ptr<Backend>> backend = make_cpu_backend({isa, threads});
         if (!backend) continue;
-        const std::string name = (*backend)->info().detail + " isa " + std::to_string(int(isa)) + ", threads " + std::to_string(threads);
+        const std::string name =
+            (*backend)->info().detail + " isa " + std::to_string(int(isa)) + ", threads " + std::to_string(threads);
         list.push_back({name, *std::move(backend)});
       }
     }
@@ -77,7 +79,8 @@ TEST(CpuOps, GatedNorm) {
   for (int rows : kRowCounts) {
     for (int dim : {6, 16, 40, 128}) {
       const int heads = 3;
-      const Matrix2 x = Matrix2::random(random, rows, heads * dim), gate = Matrix2::random(random, rows, heads * dim, 4.0f);
+      const Matrix2 x = Matrix2::random(random, rows, heads * dim),
+                    gate = Matrix2::random(random, rows, heads * dim, 4.0f);
       const Matrix2 w = Matrix2::random(random, 1, dim, 0.3f, 1.0f);
       for (bool use_sigmoid : {false, true}) {
         Matrix2 expected(rows, heads * dim);
@@ -115,14 +118,15 @@ std::vector<LanePlan> mixed_lanes(Random& random, int rows, int64_t prefix) {
   if (rows < 4) return {random_tree(random, rows, prefix, random.below(2))};
   const int a = 1 + rows / 4, b = 1 + rows / 3;
   std::vector<LanePlan> plans = {{a, prefix, random.below(a + 1), {}}, {b, prefix / 2, b, {}}};
-  if (rows - a - b > 0) plans.push_back(random_tree(random, rows - a - b, prefix + 1, random.below(3) % (rows - a - b + 1)));
+  if (rows - a - b > 0)
+    plans.push_back(random_tree(random, rows - a - b, prefix + 1, random.below(3) % (rows - a - b + 1)));
   return plans;
 }
 
 // Convolution and delta rule: outputs, state, tail and tape of every lane, then of a commit.
 TEST(CpuOps, DeltaNet) {
   Random random(4);
-  const DeltaShape shapes[] = {{2, 4, 8, 6, 4, false},    {2, 4, 16, 80, 4, true}, {1, 3, 24, 16, 2, false},
+  const DeltaShape shapes[] = {{2, 4, 8, 6, 4, false},     {2, 4, 16, 80, 4, true},   {1, 3, 24, 16, 2, false},
                                {2, 2, 128, 128, 4, false}, {1, 2, 33, 100, 1, false}, {3, 18, 16, 16, 5, false}};
   for (const DeltaShape& shape : shapes) {
     for (int rows : kRowCounts) {
@@ -148,7 +152,8 @@ TEST(CpuOps, DeltaNet) {
         for (const Tested& tested : backends()) {
           std::vector<DeltaLane> actual = start;
           const Matrix2 result = world.forward(*tested.backend, lanes, memories(actual));
-          const std::string what = "delta, " + std::to_string(rows) + " rows, variant " + std::to_string(variant) + " on " + tested.name;
+          const std::string what =
+              "delta, " + std::to_string(rows) + " rows, variant " + std::to_string(variant) + " on " + tested.name;
           expect_same_bits(result, out, what);
           for (size_t l = 0; l < lanes.size(); ++l) {
             expect_same_lane(actual[l], expected[l], what + ", lane " + std::to_string(l));
@@ -168,7 +173,8 @@ struct AttentionCase {
   std::vector<int> rows;
 };
 
-// Attention and its inputs: outputs, and every byte of the pages, for every format, from empty prefixes to several spans.
+// Attention and its inputs: outputs, and every byte of the pages, for every format, from empty prefixes to several
+// spans.
 TEST(CpuOps, Attention) {
   Random random(5);
   const std::vector<int> all(std::begin(kRowCounts), std::end(kRowCounts));
@@ -197,8 +203,9 @@ TEST(CpuOps, Attention) {
           for (const Tested& tested : backends()) {
             const std::vector<Pages> pages = start;
             const Matrix2 out = world.forward(*tested.backend, lanes, tables(pages), 1);
-            const std::string what = "attention, dim " + std::to_string(test.shape.head_dim) + ", format " + std::to_string(int(format)) +
-                                     ", prefix " + std::to_string(prefix) + ", " + std::to_string(rows) + " rows on " + tested.name;
+            const std::string what = "attention, dim " + std::to_string(test.shape.head_dim) + ", format " +
+                                     std::to_string(int(format)) + ", prefix " + std::to_string(prefix) + ", " +
+                                     std::to_string(rows) + " rows on " + tested.name;
             expect_same_bits(out, expected, what);
             for (size_t l = 0; l < pages.size(); ++l) EXPECT_TRUE(pages[l].same_bytes(expected_pages[l])) << what;
             if (::testing::Test::HasFailure()) return;
@@ -209,7 +216,8 @@ TEST(CpuOps, Attention) {
   }
 }
 
-// A row's bits are those of its own path alone, on each backend by itself; commit moves what it should and nothing else.
+// A row's bits are those of its own path alone, on each backend by itself; commit moves what it should and nothing
+// else.
 TEST(CpuOps, TreesEqualTokenByToken) {
   Random random(6);
   for (const Tested& tested : backends()) {
@@ -217,7 +225,8 @@ TEST(CpuOps, TreesEqualTokenByToken) {
     for (int settled : {0, 1, 2}) {
       expect_delta_paths(*tested.backend, {2, 4, 24, 40, 4, false}, random_tree(random, 8, 3, settled), random.bits());
       for (KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8})
-        expect_attention_paths(*tested.backend, {4, 2, 32, 1e-6f}, format, random_tree(random, 8, 507, settled), random.bits());
+        expect_attention_paths(*tested.backend, {4, 2, 32, 1e-6f}, format, random_tree(random, 8, 507, settled),
+                               random.bits());
     }
   }
 }
@@ -240,10 +249,11 @@ TEST(CpuOps, RowsEqualRowsAlone) {
       const Matrix2 d = delta_world.forward(backend, {LaneRows{0, rows, 40, rows, {}}}, {whole.memory()});
       const Matrix2 a = attention_world.forward(backend, {LaneRows{0, rows, 40, 0, {}}}, {pages.table()});
       for (int i = 0; i < rows; ++i) {
-        expect_same_bits(delta_world.forward(backend, {LaneRows{0, 1, 40 + i, 1, {}}}, {single.memory()}, i).row(0), d.row(i),
-                         "delta row alone on " + tested.name);
-        expect_same_bits(attention_world.forward(backend, {LaneRows{0, 1, 40 + i, 0, {}}}, {single_pages.table()}, 0, i).row(0),
-                         a.row(i), "attention row alone on " + tested.name);
+        expect_same_bits(delta_world.forward(backend, {LaneRows{0, 1, 40 + i, 1, {}}}, {single.memory()}, i).row(0),
+                         d.row(i), "delta row alone on " + tested.name);
+        expect_same_bits(
+            attention_world.forward(backend, {LaneRows{0, 1, 40 + i, 0, {}}}, {single_pages.table()}, 0, i).row(0),
+            a.row(i), "attention row alone on " + tested.name);
       }
       expect_same_floats(single.state, whole.state, "state on " + tested.name);
       expect_same_floats(single.tail, whole.tail, "tail on " + tested.name);
@@ -266,7 +276,8 @@ TEST(CpuOps, BadLaneFailsAlone) {
       DeltaWorld delta(shape, rows, 80);
       AttentionWorld world(attention, layout, rows, 81);
       if (bad)
-        for (int64_t c = 0; c < world.packed.cols(); ++c) world.packed.at(4, c) = c % 2 ? kNaN : std::numeric_limits<float>::infinity();
+        for (int64_t c = 0; c < world.packed.cols(); ++c)
+          world.packed.at(4, c) = c % 2 ? kNaN : std::numeric_limits<float>::infinity();
       if (bad)
         for (int64_t c = 0; c < delta.packed.cols(); ++c) delta.packed.at(4, c) = kNaN;
       std::vector<DeltaLane> memory;
@@ -306,7 +317,8 @@ TEST(CpuOps, Moe) {
       return weights.back();
     };
     Weight& router = const_cast<Weight&>(add(QuantFormat::kF32, shape.experts, hidden));
-    std::memcpy(router.bytes.data() + 5 * hidden * 4, router.bytes.data() + 2 * hidden * 4, hidden * 4);  // experts 2 and 5 tie
+    std::memcpy(router.bytes.data() + 5 * hidden * 4, router.bytes.data() + 2 * hidden * 4,
+                hidden * 4);  // experts 2 and 5 tie
     for (int e = 0; e <= shape.experts; ++e) {
       add(format, 2 * width, hidden);
       add(format, hidden, width);

@@ -15,7 +15,8 @@ double sigmoid(double x) { return 1.0 / (1.0 + std::exp(-x)); }
 double silu(double x) { return x * sigmoid(x); }
 
 void expect_near(double actual, double expected, double relative, double absolute, const std::string& what) {
-  EXPECT_LE(std::abs(actual - expected), relative * std::abs(expected) + absolute) << what << ": " << actual << " for " << expected;
+  EXPECT_LE(std::abs(actual - expected), relative * std::abs(expected) + absolute)
+      << what << ": " << actual << " for " << expected;
 }
 
 // RMS normalisation and the gated variant against the textbook formula, in place as well.
@@ -48,8 +49,10 @@ TEST(Reference, NormsMatchDouble) {
         for (int c = 0; c < dim; ++c) ss += double{x.at(r, h * dim + c)} * x.at(r, h * dim + c);
         for (int c = 0; c < dim; ++c) {
           const double g = gate.at(r, h * dim + c);
-          expect_near(out.at(r, h * dim + c), x.at(r, h * dim + c) / std::sqrt(ss / dim + 1e-6) * w.at(0, c) *
-                          (use_sigmoid ? sigmoid(g) : silu(g)), 2e-6, 1e-30, "gated_norm");
+          expect_near(
+              out.at(r, h * dim + c),
+              x.at(r, h * dim + c) / std::sqrt(ss / dim + 1e-6) * w.at(0, c) * (use_sigmoid ? sigmoid(g) : silu(g)),
+              2e-6, 1e-30, "gated_norm");
         }
       }
     }
@@ -60,7 +63,8 @@ TEST(Reference, NormsMatchDouble) {
 TEST(Reference, LinearMatchesDouble) {
   Random random(2);
   const int64_t cols = 96;
-  Weight a(random, QuantFormat::kF32, 5, cols), b(random, QuantFormat::kBF16, 7, cols), c(random, QuantFormat::kQ8_0, 6, cols);
+  Weight a(random, QuantFormat::kF32, 5, cols), b(random, QuantFormat::kBF16, 7, cols),
+      c(random, QuantFormat::kQ8_0, 6, cols);
   b.source.row_order = {6, 0, 3};
   a.source.column_order.resize(cols);
   for (int i = 0; i < cols; ++i) a.source.column_order[static_cast<size_t>(i)] = static_cast<int32_t>((i * 5) % cols);
@@ -79,11 +83,13 @@ TEST(Reference, LinearMatchesDouble) {
   for (int r = 0; r < 4; ++r) {
     for (int64_t o = 0; o < w->rows(); ++o) {
       const bool quantised = o >= 8;
-      const std::vector<float> row = o < 5 ? decode(a.source, o) : o < 8 ? decode(b.source, b.source.row_order[size_t(o - 5)])
-                                                                         : decode(c.source, o - 8);
+      const std::vector<float> row = o < 5   ? decode(a.source, o)
+                                     : o < 8 ? decode(b.source, b.source.row_order[size_t(o - 5)])
+                                             : decode(c.source, o - 8);
       double sum = 0, magnitude = 0;
       for (int k = 0; k < cols; ++k) {
-        const float weight = o < 5 ? row[static_cast<size_t>(a.source.column_order[static_cast<size_t>(k)])] : row[size_t(k)];
+        const float weight =
+            o < 5 ? row[static_cast<size_t>(a.source.column_order[static_cast<size_t>(k)])] : row[size_t(k)];
         sum += double{weight} * x.at(r, k);
         magnitude += std::abs(double{weight});
       }
@@ -162,7 +168,8 @@ Moe make_moe(Backend& backend, uint64_t seed) {
   return moe;
 }
 
-// The routed sum in double, with a softmax over all experts renormalised over the chosen: another formula than the operator's.
+// The routed sum in double, with a softmax over all experts renormalised over the chosen: another formula than the
+// operator's.
 TEST(Reference, MoeMatchesDouble) {
   const std::unique_ptr<Backend> backend = reference();
   const Moe moe = make_moe(*backend, 5);
@@ -211,7 +218,8 @@ TEST(Reference, MoeMatchesDouble) {
   }
 }
 
-// Equal router logits are taken by ascending expert id: with identical rows in the router every choice is the first experts.
+// Equal router logits are taken by ascending expert id: with identical rows in the router every choice is the first
+// experts.
 TEST(Reference, MoeTiesGoToTheLowerExpert) {
   const std::unique_ptr<Backend> backend = reference();
   Moe moe = make_moe(*backend, 7);
@@ -232,7 +240,8 @@ TEST(Reference, MoeTiesGoToTheLowerExpert) {
   backend->linear(x.view(), *moe.packed.shared_gate, gate.view());
   backend->gated_ffn(x.view(), moe.packed.shared, y.view());
   for (int c = 0; c < moe.hidden; ++c)
-    expect_near(out.at(0, c), expected[static_cast<size_t>(c)] + sigmoid(gate.at(0, 0)) * y.at(0, c), 1e-5, 1e-4, "ties");
+    expect_near(out.at(0, c), expected[static_cast<size_t>(c)] + sigmoid(gate.at(0, 0)) * y.at(0, c), 1e-5, 1e-4,
+                "ties");
 }
 
 // cos and sin of every pair by its own position axis, correct to fp32 at a million positions.
@@ -313,7 +322,8 @@ TEST(Reference, AttentionInputsMatchDouble) {
             stored_k = reinterpret_cast<const int8_t*>(key)[ki] * double{ks[slot % 32]};
             stored_v = reinterpret_cast<const int8_t*>(value)[vi] * double{vs[slot % 32]};
           }
-          const double k_step = format == KvFormat::kInt8 ? k_max / 253 : 0, v_step = format == KvFormat::kInt8 ? v_max / 253 : 0;
+          const double k_step = format == KvFormat::kInt8 ? k_max / 253 : 0,
+                       v_step = format == KvFormat::kInt8 ? v_max / 253 : 0;
           expect_near(stored_k, k[size_t(d)], step + 1e-5, k_step + 1e-5, "key");
           expect_near(stored_v, packed.at(row, 160 + 16 * h + d), step, v_step, "value");
         }
@@ -339,8 +349,8 @@ TEST(Reference, AttentionMatchesDouble) {
       const std::vector<int16_t> parent = {-1, 0, 0};  // two branches after the first row
       const LaneRows lane{0, 3, prefix, 0, parent};
       const Batch batch{{}, {&lane, 1}, {}};
-      backend->attention_inputs(packed.view(), norm.view(), norm.view(), rotary.view(), shape, batch, {&table, 1}, layout, 0,
-                                queries.view());
+      backend->attention_inputs(packed.view(), norm.view(), norm.view(), rotary.view(), shape, batch, {&table, 1},
+                                layout, 0, queries.view());
       backend->attention(queries.view(), packed.view(), shape, batch, {&table, 1}, layout, 0, out.view());
       auto element = [&](int64_t slot, int head, int d, bool key) -> double {
         const std::byte* page = table[size_t(slot / 32)];
@@ -366,14 +376,16 @@ TEST(Reference, AttentionMatchesDouble) {
           for (size_t t = 0; t < slots.size(); ++t)
             for (int d = 0; d < 16; ++d) o[size_t(d)] += weight[t] / sum * element(slots[t], h / 2, d, false);
           for (int d = 0; d < 16; ++d)
-            expect_near(out.at(row, 16 * h + d), o[size_t(d)] * sigmoid(packed.at(row, 32 * h + 16 + d)), 2e-5, 2e-6, "attention");
+            expect_near(out.at(row, 16 * h + d), o[size_t(d)] * sigmoid(packed.at(row, 32 * h + 16 + d)), 2e-5, 2e-6,
+                        "attention");
         }
       }
     }
   }
 }
 
-// Convolution and delta rule over several tokens from a random state, in double: two head mappings, one committed chain.
+// Convolution and delta rule over several tokens from a random state, in double: two head mappings, one committed
+// chain.
 TEST(Reference, DeltaNetMatchesDouble) {
   const std::unique_ptr<Backend> backend = reference();
   for (bool grouped : {false, true}) {
@@ -391,7 +403,8 @@ TEST(Reference, DeltaNetMatchesDouble) {
     const Batch batch{{}, {&lane_rows, 1}, {}};
     const DeltaMemory memory = lane.memory();
     backend->causal_conv(packed.view(), weight.view(), shape, batch, {&memory, 1}, conv.view());
-    backend->delta_rule(conv.view(), beta_alpha.view(), rate.view(), bias.view(), shape, batch, {&memory, 1}, out.view());
+    backend->delta_rule(conv.view(), beta_alpha.view(), rate.view(), bias.view(), shape, batch, {&memory, 1},
+                        out.view());
     const size_t channels = static_cast<size_t>(shape.channels());
     auto input = [&](int t, size_t c) -> double {  // t < 0: the tail
       return t >= 0 ? packed.at(t, static_cast<int64_t>(c)) : before.tail[static_cast<size_t>(3 + t) * channels + c];
@@ -432,7 +445,8 @@ TEST(Reference, DeltaNetMatchesDouble) {
     }
     for (size_t i = 0; i < state.size(); ++i) expect_near(lane.state[i], state[i], 1e-4, 1e-5, "state");
     for (size_t i = 0; i < lane.tail.size(); ++i)
-      EXPECT_EQ(lane.tail[i], packed.at(rows - 3 + static_cast<int64_t>(i / channels), static_cast<int64_t>(i % channels)));
+      EXPECT_EQ(lane.tail[i],
+                packed.at(rows - 3 + static_cast<int64_t>(i / channels), static_cast<int64_t>(i % channels)));
     EXPECT_NE(lane.state, before.state);
   }
 }

@@ -1,5 +1,6 @@
-// Row-exactness of the stateful operators, for any backend: the rows of a tree, of a chain and of token-by-token decoding have
-// the same bits, and commit leaves the state that plain decoding would have. Used by the tests of every backend.
+// Row-exactness of the stateful operators, for any backend: the rows of a tree, of a chain and of token-by-token
+// decoding have the same bits, and commit leaves the state that plain decoding would have. Used by the tests of every
+// backend.
 #pragma once
 
 #include "support/ops_world.h"
@@ -24,16 +25,18 @@ struct DeltaWorld {
     for (const LaneRows& lane : lanes) rows += lane.rows;
     Matrix2 conv(rows, shape.channels()), out(rows, int64_t{shape.value_heads} * shape.value_dim);
     const Batch batch{{}, lanes, {}};
-    backend.causal_conv(packed.view().row_range(first, first + rows), weight.view(), shape, batch, memories, conv.view());
-    backend.delta_rule(conv.view(), beta_alpha.view().row_range(first, first + rows), rate.view(), bias.view(), shape, batch,
-                       memories, out.view());
+    backend.causal_conv(packed.view().row_range(first, first + rows), weight.view(), shape, batch, memories,
+                        conv.view());
+    backend.delta_rule(conv.view(), beta_alpha.view().row_range(first, first + rows), rate.view(), bias.view(), shape,
+                       batch, memories, out.view());
     EXPECT_TRUE(conv.padding_untouched());
     EXPECT_TRUE(out.padding_untouched());
     return out;
   }
 };
 
-// Every path of the tree `plan`, decoded token by token by committing, against the tree's rows; then the committed state.
+// Every path of the tree `plan`, decoded token by token by committing, against the tree's rows; then the committed
+// state.
 inline void expect_delta_paths(Backend& backend, const DeltaShape& shape, const LanePlan& plan, uint64_t seed) {
   const DeltaWorld world(shape, plan.rows, seed);
   const std::vector<LanePlan> plans = {plan};
@@ -80,15 +83,15 @@ struct AttentionWorld {
     k_norm = Matrix2::random(random, 1, shape.head_dim, 0.3f, 1.0f);
     rotary = Matrix2::random(random, rows, shape.head_dim / 4 * 2);
   }
-  Matrix2 forward(Backend& backend, const std::vector<LaneRows>& lanes, const std::vector<PageTable>& pages, int layer = 0,
-                  int first = 0) const {
+  Matrix2 forward(Backend& backend, const std::vector<LaneRows>& lanes, const std::vector<PageTable>& pages,
+                  int layer = 0, int first = 0) const {
     int rows = 0;
     for (const LaneRows& lane : lanes) rows += lane.rows;
     Matrix2 queries(rows, int64_t{shape.query_heads} * shape.head_dim), out(rows, queries.cols());
     const Batch batch{{}, lanes, {}};
     const View inputs = packed.view().row_range(first, first + rows);
-    backend.attention_inputs(inputs, q_norm.view(), k_norm.view(), rotary.view().row_range(first, first + rows), shape, batch,
-                             pages, layout, layer, queries.view());
+    backend.attention_inputs(inputs, q_norm.view(), k_norm.view(), rotary.view().row_range(first, first + rows), shape,
+                             batch, pages, layout, layer, queries.view());
     backend.attention(queries.view(), inputs, shape, batch, pages, layout, layer, out.view());
     EXPECT_TRUE(queries.padding_untouched());
     EXPECT_TRUE(out.padding_untouched());
@@ -135,13 +138,15 @@ inline void expect_attention_paths(Backend& backend, const AttentionShape& shape
       const LaneRows one{0, 1, plan.prefix + static_cast<int64_t>(t), 0, {}};
       const Matrix2 token = world.forward(backend, {one}, {alone.table()}, 0, path[t]);
       if (t + 1 == path.size())
-        expect_same_bits(out.row(row), token.row(0), "attention row " + std::to_string(row) + " against its path alone");
+        expect_same_bits(out.row(row), token.row(0),
+                         "attention row " + std::to_string(row) + " against its path alone");
     }
     const Pages committed = tree;
     backend.commit_kv(committed.table(), layout, plan.prefix, path);
     for (size_t t = 0; t < path.size(); ++t) {
       const int64_t slot = plan.prefix + static_cast<int64_t>(t);
-      EXPECT_EQ(slot_bytes(committed.table(), layout, slot), slot_bytes(alone.table(), layout, slot)) << "slot " << slot;
+      EXPECT_EQ(slot_bytes(committed.table(), layout, slot), slot_bytes(alone.table(), layout, slot))
+          << "slot " << slot;
     }
   }
 }

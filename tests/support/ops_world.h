@@ -1,5 +1,5 @@
-// Small worlds for operator tests: random values, lanes of rows with trees, K/V pages and delta memories whose unused parts are
-// poisoned with NaN. Everything follows from a seed; knows no backend but through the Backend interface.
+// Small worlds for operator tests: random values, lanes of rows with trees, K/V pages and delta memories whose unused
+// parts are poisoned with NaN. Everything follows from a seed; knows no backend but through the Backend interface.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,10 +32,14 @@ class Random {
   float value() {
     const float x = uniform();
     switch (below(16)) {
-      case 0: return x * 8.0f;
-      case 1: return x * 1e-4f;
-      case 2: return below(2) ? 0.0f : -0.0f;
-      default: return x;
+      case 0:
+        return x * 8.0f;
+      case 1:
+        return x * 1e-4f;
+      case 2:
+        return below(2) ? 0.0f : -0.0f;
+      default:
+        return x;
     }
   }
 
@@ -143,7 +147,8 @@ inline int total_rows(const std::vector<LanePlan>& plans) {
   return rows;
 }
 
-// Pages of one lane, all bytes 0xFF: NaN as fp32 and as bf16, NaN scales for int8. Copyable, so that two backends can start alike.
+// Pages of one lane, all bytes 0xFF: NaN as fp32 and as bf16, NaN scales for int8. Copyable, so that two backends can
+// start alike.
 class Pages {
  public:
   Pages() = default;
@@ -199,8 +204,8 @@ inline RotarySpec test_rotary(int rotary_dim) {
 }
 
 // Fills slots [0, prefix) of layer `layer` as a prompt would, by the given backend.
-inline void fill_prefix(Backend& backend, const AttentionShape& shape, const KvLayout& layout, int layer, const Pages& pages,
-                        int64_t prefix, uint64_t seed) {
+inline void fill_prefix(Backend& backend, const AttentionShape& shape, const KvLayout& layout, int layer,
+                        const Pages& pages, int64_t prefix, uint64_t seed) {
   if (prefix == 0) return;
   Random random(seed);
   const Matrix2 packed = Matrix2::random(random, prefix, shape.packed_columns());
@@ -218,7 +223,8 @@ struct DeltaLane {
   std::vector<float> state, tail, decay, key, delta, conv_row;
   DeltaLane() = default;
   DeltaLane(const DeltaShape& shape, int rows, uint64_t seed)
-      : state(shape.state_floats()), tail(shape.tail_floats()),
+      : state(shape.state_floats()),
+        tail(shape.tail_floats()),
         decay(static_cast<size_t>(rows) * static_cast<size_t>(shape.value_heads), kNaN),
         key(static_cast<size_t>(rows) * static_cast<size_t>(shape.key_heads * shape.key_dim), kNaN),
         delta(static_cast<size_t>(rows) * static_cast<size_t>(shape.value_heads * shape.value_dim), kNaN),
@@ -227,7 +233,9 @@ struct DeltaLane {
     for (float& s : state) s = random.value();
     for (float& s : tail) s = random.value();
   }
-  DeltaMemory memory() { return {state.data(), tail.data(), {decay.data(), key.data(), delta.data(), conv_row.data()}}; }
+  DeltaMemory memory() {
+    return {state.data(), tail.data(), {decay.data(), key.data(), delta.data(), conv_row.data()}};
+  }
 };
 
 inline std::vector<DeltaMemory> memories(std::vector<DeltaLane>& lanes) {
@@ -236,7 +244,8 @@ inline std::vector<DeltaMemory> memories(std::vector<DeltaLane>& lanes) {
   return result;
 }
 
-inline void expect_same_floats(const std::vector<float>& actual, const std::vector<float>& expected, const std::string& what) {
+inline void expect_same_floats(const std::vector<float>& actual, const std::vector<float>& expected,
+                               const std::string& what) {
   ASSERT_EQ(actual.size(), expected.size()) << what;
   expect_same_bits(View::of(const_cast<float*>(actual.data()), 1, static_cast<int64_t>(actual.size())),
                    View::of(const_cast<float*>(expected.data()), 1, static_cast<int64_t>(expected.size())), what);
