@@ -10,6 +10,7 @@
 #include <numeric>
 #include <vector>
 
+#include "bundle/bundle.h"
 #include "base/clock.h"
 #include "decode/generation.h"
 #include "model/dflash.h"
