@@ -96,6 +96,15 @@ class Certifier {
       : target_(target), drafts_(drafts), options_(options), progress_(progress) {}
 
   Result<CertifyResult> run() {
+    if (const Status done = cells(); !done && !failed()) return done.error();
+    return std::move(result_);
+  }
+
+ private:
+  // True once a cell failed and the caller wants no more: `finish` then ends the run through an error that `run` drops.
+  bool failed() const { return options_.fail_fast && result_.certificate.verdict() == Verdict::kFail; }
+
+  Status cells() {
     TRY(row_bits());
     TRY(chunks());
     for (const Route route : {Route::kCopy, Route::kMtp, Route::kBlock}) {
@@ -108,14 +117,14 @@ class Certifier {
         for (const float temperature : {0.0f, 0.7f, 1.0f}) TRY(route_cell({route}, mode, temperature));
     }
     for (const float temperature : {0.0f, 1.0f}) TRY(route_cell({}, VerifyMode::kAuto, temperature));
-    TRY(forced());
-    return std::move(result_);
+    return forced();
   }
 
- private:
-  void finish(CertifyCell cell) {
+  Status finish(CertifyCell cell) {
     if (progress_) progress_(cell);
     result_.certificate.cells.push_back(std::move(cell));
+    if (failed()) return Error{ErrorCode::kCheckFailed, "a cell failed"};
+    return {};
   }
 
   SamplingParams sampling(float temperature, size_t prompt) const {
@@ -226,8 +235,7 @@ class Certifier {
           }
         }
     }
-    finish(std::move(cell));
-    return {};
+    return finish(std::move(cell));
   }
 
   // (e) The prompt in chunks of any size.
@@ -258,8 +266,7 @@ class Certifier {
         }
       }
     }
-    finish(std::move(cell));
-    return {};
+    return finish(std::move(cell));
   }
 
   // Compares one speculative answer with the plain one.
@@ -306,8 +313,7 @@ class Certifier {
       cell.verdict = Verdict::kInconclusive;
       cell.detail = fmt::format("{} drafted and {} rejected tokens; a verdict needs {} and {}", cell.drafted, cell.rejected, options_.least_drafted, options_.least_rejected);
     }
-    finish(std::move(cell));
-    return {};
+    return finish(std::move(cell));
   }
 
   // (f) Drafters that are right, wrong, random, right up to every offset, and right in the second branch.
@@ -335,7 +341,7 @@ class Certifier {
           cell.verdict = Verdict::kInconclusive;
           cell.detail = fmt::format("{} drafted and {} rejected tokens are too few", cell.drafted, cell.rejected);
         }
-        finish(std::move(cell));
+        TRY(finish(std::move(cell)));
       }
     return {};
   }
