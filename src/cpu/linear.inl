@@ -506,20 +506,23 @@ void quantize(const Rows& x, int64_t begin, int64_t end, const Activations& acts
       for (int k = 0; k < block; k += 16) store_s8(to + k, to_i32(mul(load_f32(from + k), inverse)));
     }
   }
-  // Sums of sub-blocks, 64 values at a time; what lies behind the last block is read and not used.
-  const int lanes = acts.sub / 4;
+  // Sums of sub-blocks of 16 or 32, 64 values at a time; what lies behind the last block is read and not used.
   const int offset = acts.sums_bytes ? -kByteBias : acts.offset;
+  const int per_line = 64 / acts.sub;
   const int64_t first = begin * (block / acts.sub), last = end * (block / acts.sub);
-  for (int64_t s = first; s < last; s += 64 / acts.sub) {
+  for (int64_t s = first; s < last; s += per_line) {
     Dot<1> dot = Dot<1>::from(zero_i32());
     dot.step(0, set_bytes(1), load_bytes(acts.values + s * acts.sub));
-    int32_t fours[16];
-    store(fours, dot.finish());
-    for (int l = 0; l < 16 && s + l / lanes < last; l += lanes) {
-      int32_t sum = 0;
-      for (int j = 0; j < lanes; ++j) sum += fours[l + j];
-      acts.sums[s + l / lanes] = static_cast<int16_t>(sum);
-      acts.starts[s + l / lanes] = -offset * sum;
+    int32_t lanes[16];
+    store(lanes, fold_fours(dot.finish()));
+    if (per_line == 2) {
+      lanes[0] += lanes[4];
+      lanes[4] = lanes[8] + lanes[12];
+    }
+    const int count = last - s < per_line ? static_cast<int>(last - s) : per_line;
+    for (int i = 0; i < count; ++i) {
+      acts.sums[s + i] = static_cast<int16_t>(lanes[4 * i]);
+      acts.starts[s + i] = -offset * lanes[4 * i];
     }
   }
 }

@@ -13,7 +13,11 @@
 #endif
 
 #define FORETOKEN_SIMD [[maybe_unused]] static inline __attribute__((always_inline))
+#if FORETOKEN_ISA_LEVEL == 0
+#define FORETOKEN_UNROLL
+#else
 #define FORETOKEN_UNROLL _Pragma("GCC unroll 16")
+#endif
 
 namespace foretoken::cpu::FORETOKEN_ISA {
 namespace {
@@ -416,6 +420,10 @@ FORETOKEN_SIMD float fold_max(F32x16 x) {
   for (int l = 1; l < 16; ++l) r = r < x.v[l] ? x.v[l] : r;
   return r;
 }
+// Lanes 4j to 4j + 3 of the result hold the sum of these four lanes.
+FORETOKEN_SIMD I32x16 fold_fours(I32x16 x) {
+  FORETOKEN_LANES(I32x16, x.v[l / 4 * 4] + x.v[l / 4 * 4 + 1] + x.v[l / 4 * 4 + 2] + x.v[l / 4 * 4 + 3]);
+}
 FORETOKEN_SIMD int32_t fold_max(I32x16 x) {
   int32_t r = x.v[0];
   for (int l = 1; l < 16; ++l) r = r < x.v[l] ? x.v[l] : r;
@@ -448,6 +456,12 @@ FORETOKEN_SIMD int32_t fold_max_8(__m256i x) {
 FORETOKEN_SIMD float fold_sum(F32x16 x) { return fold_sum_8(_mm256_add_ps(x.lo, x.hi)); }
 FORETOKEN_SIMD float fold_max(F32x16 x) { return fold_max_8(_mm256_max_ps(x.lo, x.hi)); }
 FORETOKEN_SIMD int32_t fold_max(I32x16 x) { return fold_max_8(_mm256_max_epi32(x.lo, x.hi)); }
+FORETOKEN_SIMD __m256i fold_fours_8(__m256i x) {
+  x = _mm256_add_epi32(x, _mm256_shuffle_epi32(x, 0xB1));
+  return _mm256_add_epi32(x, _mm256_shuffle_epi32(x, 0x4E));
+}
+// Lanes 4j to 4j + 3 of the result hold the sum of these four lanes.
+FORETOKEN_SIMD I32x16 fold_fours(I32x16 x) { return {fold_fours_8(x.lo), fold_fours_8(x.hi)}; }
 
 // Eight folds at once: each step halves the lanes of a vector and puts two vectors into one register.
 FORETOKEN_SIMD __m256 fold_sums_8(const F32x16* x) {
@@ -470,6 +484,11 @@ FORETOKEN_SIMD float fold_sum(F32x16 x) {
 }
 FORETOKEN_SIMD float fold_max(F32x16 x) {
   return fold_max_8(_mm256_max_ps(_mm512_castps512_ps256(x.v), _mm512_extractf32x8_ps(x.v, 1)));
+}
+// Lanes 4j to 4j + 3 of the result hold the sum of these four lanes.
+FORETOKEN_SIMD I32x16 fold_fours(I32x16 x) {
+  const __m512i twos = _mm512_add_epi32(x.v, _mm512_shuffle_epi32(x.v, _MM_PERM_CDAB));
+  return {_mm512_add_epi32(twos, _mm512_shuffle_epi32(twos, _MM_PERM_BADC))};
 }
 FORETOKEN_SIMD int32_t fold_max(I32x16 x) {
   return fold_max_8(_mm256_max_epi32(_mm512_castsi512_si256(x.v), _mm512_extracti64x4_epi64(x.v, 1)));
@@ -623,8 +642,11 @@ struct Dot {
   I32x16 sum;
   FORETOKEN_SIMD Dot from(I32x16 start) { return {start}; }
   __attribute__((always_inline)) void step(int, Bytes w, Bytes a) {
-    for (int l = 0; l < 16; ++l)
-      for (int i = 4 * l; i < 4 * l + 4; ++i) sum.v[l] += w.v[i] * static_cast<int8_t>(a.v[i]);
+    for (int l = 0; l < 16; ++l) {
+      const uint8_t* u = w.v + 4 * l;
+      const auto* x = reinterpret_cast<const int8_t*>(a.v) + 4 * l;
+      sum.v[l] += u[0] * x[0] + u[1] * x[1] + u[2] * x[2] + u[3] * x[3];
+    }
   }
   __attribute__((always_inline)) I32x16 finish() const { return sum; }
 };
@@ -633,8 +655,11 @@ struct ByteDot {
   I32x16 sum;
   FORETOKEN_SIMD ByteDot from(I32x16 start) { return {start}; }
   __attribute__((always_inline)) void step(int, Bytes w, Bytes a) {
-    for (int l = 0; l < 16; ++l)
-      for (int i = 4 * l; i < 4 * l + 4; ++i) sum.v[l] += (w.v[i] - 128) * static_cast<int8_t>(a.v[i]);
+    for (int l = 0; l < 16; ++l) {
+      const uint8_t* u = w.v + 4 * l;
+      const auto* x = reinterpret_cast<const int8_t*>(a.v) + 4 * l;
+      sum.v[l] += (u[0] - 128) * x[0] + (u[1] - 128) * x[1] + (u[2] - 128) * x[2] + (u[3] - 128) * x[3];
+    }
   }
   __attribute__((always_inline)) I32x16 finish() const { return sum; }
 };
@@ -657,6 +682,8 @@ struct Dot {
     if (number % kBurst == 0 && number > 0) widen();
     words_lo = number % kBurst == 0 ? lo : _mm256_add_epi16(words_lo, lo);
     words_hi = number % kBurst == 0 ? hi : _mm256_add_epi16(words_hi, hi);
+    // Keeps the compiler from computing all products first and spilling them.
+    asm("" : "+x"(words_lo), "+x"(words_hi));
   }
   __attribute__((always_inline)) I32x16 finish() {
     widen();
@@ -680,6 +707,7 @@ struct ByteDot {
     const __m256i lo = _mm256_maddubs_epi16(_mm256_abs_epi8(w.lo), _mm256_sign_epi8(a.lo, w.lo));
     const __m256i hi = _mm256_maddubs_epi16(_mm256_abs_epi8(w.hi), _mm256_sign_epi8(a.hi, w.hi));
     sum = {_mm256_add_epi32(sum.lo, widen_pairs(lo)), _mm256_add_epi32(sum.hi, widen_pairs(hi))};
+    asm("" : "+x"(sum.lo), "+x"(sum.hi));
   }
   __attribute__((always_inline)) I32x16 finish() const { return sum; }
 };
