@@ -82,7 +82,7 @@ class Exporter {
       report(tensor.name, data.size());
       return {};
     }
-    const int64_t slab = std::max<int64_t>(1, kSlabElements / tensor.cols());
+    const int64_t slab = std::max<int64_t>(1, kSlabElements / std::max<int64_t>(1, tensor.cols()));
     const size_t packed_row = row_bytes(format, tensor.cols());
     for (int64_t begin = 0; begin < tensor.rows(); begin += slab) {
       const int64_t rows = std::min(slab, tensor.rows() - begin);

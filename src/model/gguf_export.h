@@ -40,7 +40,8 @@ struct ExportReport {
 std::span<const std::string_view> export_types();
 
 // Reads target models (qwen3_5, qwen3_5_moe, qwen3_next, with or without MTP head) and DFlash drafters as Hugging Face
-// folders, and any GGUF of formats that are decoded here. Streams: at most a few tens of MiB beside the source's
+// folders, and GGUF files of both
+// whose formats are decoded here. Streams: at most a few tens of MiB beside the source's
 // mapping. The output appears under its name only when complete; it must not be one of the bundle's own files. The
 // bytes do not depend on the number of threads.
 Result<ExportReport> export_gguf(const Bundle& bundle, const std::filesystem::path& output,

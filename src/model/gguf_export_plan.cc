@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <set>
 
@@ -14,6 +15,7 @@ namespace foretoken {
 namespace {
 
 constexpr int kMaxLayers = 4096;
+constexpr int64_t kMaxSize = int64_t{1} << 24;  // of any one dimension or count: products of two stay far from overflow
 
 // ---- Numbers of a configuration. The first fault is kept; reading goes on with harmless values.
 
@@ -34,8 +36,8 @@ class Numbers {
   int64_t integer(const char* key, std::optional<int64_t> fallback = std::nullopt) {
     const Json* value = find(key);
     if (!value && fallback) return *fallback;
-    if (!value || !value->is_number_integer() || value->get<int64_t>() < 0 || value->get<int64_t>() > INT32_MAX) {
-      complain(fmt::format("\"{}\" must be a whole number from 0 to {}", key, INT32_MAX));
+    if (!value || !value->is_number_integer() || value->get<int64_t>() < 0 || value->get<int64_t>() > kMaxSize) {
+      complain(fmt::format("\"{}\" must be a whole number from 0 to {}", key, kMaxSize));
       return 1;
     }
     return value->get<int64_t>();
@@ -49,8 +51,8 @@ class Numbers {
   double number(const char* key, double fallback) {
     const Json* value = find(key);
     if (!value) return fallback;
-    if (value->is_number()) return value->get<double>();
-    complain(fmt::format("\"{}\" must be a number", key));
+    if (value->is_number() && std::fabs(value->get<double>()) < 1e30) return value->get<double>();
+    complain(fmt::format("\"{}\" must be a number that fp32 holds", key));
     return fallback;
   }
   bool boolean(const char* key, bool fallback) const {
@@ -65,7 +67,8 @@ class Numbers {
     std::vector<int64_t> out;
     if (const Json* value = find(key); value && value->is_array())
       for (const Json& item : *value) {
-        if (item.is_number_integer()) out.push_back(item.get<int64_t>());
+        if (item.is_number_integer() && item.get<int64_t>() >= 0 && item.get<int64_t>() <= kMaxSize)
+          out.push_back(item.get<int64_t>());
         else complain(fmt::format("\"{}\" must hold whole numbers", key));
       }
     return out;
@@ -109,11 +112,12 @@ class Folder {
     if (!tensor)
       return Error{ErrorCode::kInvalidFile,
                    fmt::format("{}: tensor {} is missing; the bundle is incomplete", bundle_.path().string(), name)};
-    if (tensor->elements() != rows * cols)
-      return Error{
-          ErrorCode::kInvalidFile,
-          fmt::format("{}: tensor {} has {} elements where config.json implies {} x {}; the two do not belong together",
-                      bundle_.path().string(), name, tensor->elements(), rows, cols)};
+    int64_t expected = 0;
+    if (__builtin_mul_overflow(rows, cols, &expected) || tensor->elements() != expected)
+      return Error{ErrorCode::kInvalidFile,
+                   fmt::format("{}: tensor {} has {} elements where config.json implies {} x {}; the two do not belong "
+                               "together",
+                               bundle_.path().string(), name, tensor->elements(), rows, cols)};
     used_.insert(tensor->name);
     return SourceRows{tensor, rows, {}};
   }
@@ -251,7 +255,6 @@ class TargetPlanner {
       shared_width_ = c_.integer("shared_expert_intermediate_size", 0);
     }
     ffn_width_ = kind_ == TargetKind::kDense ? c_.positive("intermediate_size") : c_.integer("intermediate_size", 0);
-    plan().layers = static_cast<int>(layers_);
   }
 
   Status find_prefixes() {
@@ -330,7 +333,8 @@ class TargetPlanner {
     Numbers rope = c_.inside("rope_parameters"), scaling = c_.inside("rope_scaling");
     set("rope.freq_base", GgufValue::f32(static_cast<float>(rope.number("rope_theta", c_.number("rope_theta", 1e7)))));
     const double partial = rope.number("partial_rotary_factor", c_.number("partial_rotary_factor", 0.25));
-    const int64_t rotary = static_cast<int64_t>(static_cast<double>(head_dim_) * partial);
+    if (!(partial > 0 && partial <= 1)) c_.complain("\"partial_rotary_factor\" must be above 0 and at most 1");
+    const int64_t rotary = static_cast<int64_t>(static_cast<double>(head_dim_) * std::clamp(partial, 0.0, 1.0));
     set_u32("rope.dimension_count", rotary);
     if (kind_ != TargetKind::kNext) {
       auto sections = rope.integers("mrope_section");
@@ -398,10 +402,11 @@ class TargetPlanner {
     return order;
   }
 
-  Status reordered_rows(std::string to, const std::string& from, int64_t rows, int64_t cols,
-                        std::vector<int64_t> order) {
+  // Rows whose value heads are `width` rows each after `fixed` rows. The order is made after the size was checked.
+  Status tiled_rows(std::string to, const std::string& from, int64_t rows, int64_t cols, int64_t width,
+                    int64_t fixed = 0) {
     ASSIGN_OR_RETURN(PlannedTensor * tensor, folder_.matrix(std::move(to), from, rows, cols));
-    tensor->parts[0].order = std::move(order);
+    tensor->parts[0].order = head_order(width, fixed);
     return {};
   }
 
@@ -413,27 +418,22 @@ class TargetPlanner {
   }
 
   Status delta_mixer(const std::string& to, const std::string& from) {
-    const int64_t value = delta_.value_columns(), keys = 2 * delta_.key_columns();
+    const int64_t value = delta_.value_columns(), keys = 2 * delta_.key_columns(), width = delta_.value_dim;
     if (kind_ == TargetKind::kNext) {
       TRY(next_projections(to, from));
     } else {
-      TRY(reordered_rows(to + "attn_qkv.weight", from + "in_proj_qkv.weight", delta_.channels(), hidden_,
-                         head_order(delta_.value_dim, keys)));
-      TRY(reordered_rows(to + "attn_gate.weight", from + "in_proj_z.weight", value, hidden_,
-                         head_order(delta_.value_dim)));
-      TRY(reordered_rows(to + "ssm_beta.weight", from + "in_proj_b.weight", delta_.value_heads, hidden_,
-                         head_order(1)));
-      TRY(reordered_rows(to + "ssm_alpha.weight", from + "in_proj_a.weight", delta_.value_heads, hidden_,
-                         head_order(1)));
+      TRY(tiled_rows(to + "attn_qkv.weight", from + "in_proj_qkv.weight", delta_.channels(), hidden_, width, keys));
+      TRY(tiled_rows(to + "attn_gate.weight", from + "in_proj_z.weight", value, hidden_, width));
+      TRY(tiled_rows(to + "ssm_beta.weight", from + "in_proj_b.weight", delta_.value_heads, hidden_, 1));
+      TRY(tiled_rows(to + "ssm_alpha.weight", from + "in_proj_a.weight", delta_.value_heads, hidden_, 1));
     }
-    TRY(reordered_rows(to + "ssm_conv1d.weight", from + "conv1d.weight", delta_.channels(), delta_.kernel,
-                       head_order(delta_.value_dim, keys)));
+    TRY(tiled_rows(to + "ssm_conv1d.weight", from + "conv1d.weight", delta_.channels(), delta_.kernel, width, keys));
     TRY(reordered_vector(to + "ssm_dt.bias", from + "dt_bias", ElementMap::kNone));
     TRY(reordered_vector(to + "ssm_a", from + "A_log", ElementMap::kDecayRate));
     TRY(folder_.vector(to + "ssm_norm.weight", from + "norm.weight", delta_.value_dim));
     ASSIGN_OR_RETURN(PlannedTensor * out,
                      folder_.matrix(to + "ssm_out.weight", from + "out_proj.weight", hidden_, value));
-    for (const int64_t i : head_order(delta_.value_dim)) out->column_order.push_back(static_cast<int32_t>(i));
+    for (const int64_t i : head_order(width)) out->column_order.push_back(static_cast<int32_t>(i));
     return {};
   }
 
@@ -442,6 +442,8 @@ class TargetPlanner {
   Status next_projections(const std::string& to, const std::string& from) {
     const int64_t values = delta_.ratio() * delta_.value_dim;
     const int64_t block = 2 * delta_.key_dim + 2 * values;
+    ASSIGN_OR_RETURN(const SourceRows fused,
+                     folder_.rows(from + "in_proj_qkvz.weight", delta_.key_heads * block, hidden_));
     const auto take = [&](std::vector<int64_t>& order, int64_t offset, int64_t width) {
       for (int64_t kh = 0; kh < delta_.key_heads; ++kh)
         for (int64_t i = 0; i < width; ++i) order.push_back(kh * block + offset + i);
@@ -451,8 +453,6 @@ class TargetPlanner {
     take(qkv, delta_.key_dim, delta_.key_dim);
     take(qkv, 2 * delta_.key_dim, values);
     take(z, 2 * delta_.key_dim + values, values);
-    ASSIGN_OR_RETURN(const SourceRows fused,
-                     folder_.rows(from + "in_proj_qkvz.weight", delta_.key_heads * block, hidden_));
     const auto add = [&](std::string name, std::vector<int64_t> order) {
       const int64_t rows = static_cast<int64_t>(order.size());
       plan().tensors.push_back(
@@ -552,6 +552,7 @@ class DrafterPlanner {
   Status run() {
     layers_ = c_.positive("num_hidden_layers");
     if (layers_ > kMaxLayers) c_.complain(fmt::format("\"num_hidden_layers\" must be at most {}", kMaxLayers));
+    layers_ = std::min<int64_t>(layers_, kMaxLayers);
     hidden_ = c_.positive("hidden_size");
     width_ = c_.positive("intermediate_size");
     query_heads_ = c_.positive("num_attention_heads");
@@ -741,30 +742,25 @@ Result<ExportPlan> plan_from_folder(const Bundle& bundle) {
 }
 
 Result<ExportPlan> plan_from_gguf(const Bundle& bundle) {
+  // Which tensors must stay exact is known for these families only.
+  constexpr std::string_view kKnown[] = {"qwen35", "qwen35moe", "qwen3next", "dflash"};
+  const auto key = bundle.metadata().find("general.architecture");
+  const std::string_view architecture = key == bundle.metadata().end() ? "" : key->second.as_text().value_or("");
+  if (std::find(std::begin(kKnown), std::end(kKnown), architecture) == std::end(kKnown))
+    return Error{ErrorCode::kUnsupported,
+                 fmt::format("{}: architecture {} cannot be requantised; qwen35, qwen35moe, qwen3next and dflash can",
+                             bundle.path().string(), printable(architecture))};
   ExportPlan plan;
   for (const auto& [key, value] : bundle.metadata()) {
     const bool is_replaced = key == "general.file_type" || key == "general.quantization_version" ||
                              key == "general.alignment" || key.starts_with("split.");
     if (!is_replaced) plan.set(key, value);
   }
-  const auto integer = [&](const std::string& key) -> int64_t {
-    const auto it = bundle.metadata().find(key);
-    return it == bundle.metadata().end() ? 0 : it->second.as_int().value_or(0);
-  };
-  if (const auto it = bundle.metadata().find("general.architecture"); it != bundle.metadata().end())
-    if (const auto name = it->second.as_text()) {
-      const std::string prefix(*name);
-      plan.layers = static_cast<int>(std::clamp<int64_t>(
-          integer(prefix + ".block_count") - integer(prefix + ".nextn_predict_layers"), 0, kMaxLayers));
-    }
   for (const TensorInfo& tensor : bundle.tensors()) {
-    PlannedTensor planned{
-        tensor.name,
-        tensor.shape,
-        {},
-        {},
-        ElementMap::kNone,
-        !tensor.format && tensor.stored_type.starts_with("I") && !tensor.stored_type.starts_with("IQ")};
+    PlannedTensor planned;
+    planned.name = tensor.name;
+    planned.shape = tensor.shape;
+    planned.verbatim = !tensor.format && tensor.stored_type.starts_with("I") && !tensor.stored_type.starts_with("IQ");
     if (planned.shape.empty()) planned.shape = {1};
     planned.parts.push_back({&tensor, planned.rows(), {}});
     plan.tensors.push_back(std::move(planned));

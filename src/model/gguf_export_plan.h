@@ -47,7 +47,6 @@ struct ExportPlan {
   std::vector<std::pair<std::string, GgufValue>> metadata;
   std::vector<std::string> notes;
   std::deque<std::string> texts;  // strings that `metadata` borrows
-  int layers = 0;                 // trunk layers; blocks from here on belong to the MTP head
 
   void set(std::string key, GgufValue value) { metadata.emplace_back(std::move(key), std::move(value)); }
   std::string_view keep(std::string text) { return texts.emplace_back(std::move(text)); }

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <initializer_list>
 
 #include "model/gguf_export.h"
 #include "model/gguf_export_plan.h"
@@ -39,27 +40,20 @@ QuantFormat that_fits(QuantFormat wanted, int64_t cols) {
   return QuantFormat::kF16;
 }
 
-// Layer of "blk.N.", or -1.
-int layer_of(std::string_view name) {
-  if (!name.starts_with("blk.")) return -1;
-  int layer = 0;
-  for (const char c : name.substr(4)) {
-    if (c < '0' || c > '9') break;
-    layer = layer * 10 + (c - '0');
-  }
-  return layer;
-}
-
-// The mixes: what a bit buys differs by role.
+// The mixes, by what a byte buys in each role. Measured on demo-dense: divergence from the fp32 model removed per KiB
+// when one role alone goes from Q4_K to Q6_K, in units of 1e-6 nats: attn_v 65, ssm_out 11, tied embedding 8, attn_k 6,
+// attn_output 6, attn_q 3.5, attn_qkv 3, ffn_down and ffn_gate 2.6, ffn_up and attn_gate 2. Half of that step, Q5_K,
+// removes three quarters.
 QuantFormat mixed_format(const ExportType& type, const PlannedTensor& tensor, const ExportPlan& plan) {
   const std::string_view name = tensor.name;
-  const int layer = layer_of(name);
+  const auto is_one_of = [&](std::initializer_list<std::string_view> roles) {
+    return std::any_of(roles.begin(), roles.end(), [&](std::string_view role) { return contains(name, role); });
+  };
   const bool is_tied = std::none_of(plan.tensors.begin(), plan.tensors.end(),
                                     [](const PlannedTensor& t) { return t.name == "output.weight"; });
   if (name == "output.weight" || (name == "token_embd.weight" && is_tied)) return QuantFormat::kQ6_K;
-  if (contains(name, "nextn.eh_proj")) return QuantFormat::kQ8_0;
-  if (contains(name, "attn_v.") || contains(name, "attn_k.")) return QuantFormat::kQ6_K;
-  if (contains(name, "ffn_down") && layer >= 0 && layer % 2 == 0) return QuantFormat::kQ6_K;
+  if (is_one_of({"attn_v.", "attn_k.", "attn_output.", "ssm_out.", "nextn.eh_proj."})) return QuantFormat::kQ6_K;
+  if (is_one_of({"attn_q.", "attn_qkv.", "ffn_down"})) return QuantFormat::kQ5_K;
   return type.base;
 }
 
