@@ -1,6 +1,5 @@
-// Expected tokens per measured second. With `rate` the tokens per second reached lately, a plan of cost c that yields e tokens is worth
-// e - rate * c: the best plan by that measure is the one that raises the rate most, and a row belongs in it as long as its own
-// probability exceeds rate times its own cost.
+// Expected tokens per measured second. With `rate` the tokens per second that the best plan makes of text like this, a plan of cost c
+// that yields e tokens is worth e - rate * c, and a row belongs in it as long as its own probability exceeds rate times its own cost.
 #include "decode/controller.h"
 
 #include <algorithm>
@@ -10,8 +9,6 @@
 namespace foretoken {
 namespace {
 
-constexpr double kRateDecay = 0.8;         // of the sums behind the rate reached, per cycle
-constexpr double kRecentShare = 0.0;       // of that rate that is expected to go on
 constexpr double kCostStep = 0.2;          // least weight of a new measurement
 constexpr double kOutlier = 3.0;           // a measurement counts as at most this many times its expectation
 constexpr double kSharedChange = 0.5;      // how much of a change other counts share
@@ -19,14 +16,14 @@ constexpr double kSettledWeight = 6;       // measurements after which a count i
 constexpr double kPriorRowCost = 0.05;     // of one more row, in passes of one row, before any was measured
 constexpr double kPriorStepCost = 0.15;    // of one draft step, likewise: cheap to be wrong once
 constexpr float kPriorAcceptance = 0.7f;   // of a first guess by a drafter that was never tried
-constexpr double kLossShare = 0.01;        // of the time that may be lost against plain decoding
+constexpr double kLossShare = 0.009;       // of the time that may be lost against plain decoding
 constexpr double kFirstCredit = 3.0;       // plain passes that may be lost at first
 constexpr double kMostCredit = 12.0;
 constexpr double kHysteresis = 0.03;       // tokens a change of plan must promise
 constexpr float kForget = 0.9f;           // of what a text showed of a route, per cycle without it
 constexpr float kEaseStep = 0.2f;
 constexpr float kMostTruth = 1.0f;          // recent luck beyond the estimates that is believed
-constexpr int kFirstWait = 16, kLongestWait = 512;  // cycles between probes of a route that loses
+constexpr int kFirstWait = 6, kLongestWait = 512;  // cycles between probes of a route that loses
 constexpr int64_t kPlainAge = 96;          // cycles after which plain decoding is timed again
 
 }  // namespace
@@ -197,7 +194,6 @@ Controller::Controller(SpeculationMemory& memory, const SpeculationOptions& opti
 double Controller::rate_here(const CycleLimits& limits) const {
   const double plain = memory_.verify_seconds(1, limits.context);
   double best = 1 / plain;
-  if (seconds_ > 0) best = std::max(best, tokens_ / seconds_ * kRecentShare);
   for (const Route route : {Route::kMtp, Route::kBlock, Route::kScripted}) {
     if (!allowed(route) || memory_.routes[static_cast<size_t>(route)].drafts == 0) continue;
     const auto values = expected_values(route);
@@ -298,7 +294,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
     const int64_t idle = use.last < 0 ? cycle_ : cycle_ - use.last;
     const double price = memory_.draft_seconds(route, c.depth, limits.context) + memory_.verify_seconds(3, limits.context) - plain;
     if (credit_ > price && idle >= use.wait && (!probe.model || idle > cycle_ - uses_[static_cast<size_t>(probe.route)].last)) probe = c;
-    if (credit_ <= 0) continue;
+    if (credit_ <= memory_.draft_seconds(route, c.depth, limits.context)) continue;
     if (last_model_ && last_route_ == route) c.gain += kHysteresis;
     if (c.gain > best.gain) best = c;
   }
@@ -332,13 +328,15 @@ int Controller::cut(const Proposal& proposal, const CycleLimits& limits) const {
   }
   if (pinned_ || options_.verify == VerifyMode::kChain) return size;
   size = std::min(size, 2 * memory_.largest_verified(limits.context) + 1);  // wide passes are approached, not jumped at
-  const double rate = rate_;
+  const double rate = rate_, plain = memory_.verify_seconds(1, limits.context);
   double value = 0, best_gain = 1 - rate * memory_.verify_seconds(1, limits.context);
   int best = 0;
   for (int n = 1; n <= size; ++n) {
     const Route by = proposal.by(n - 1);
     value += proposal.cumulative(n - 1) * std::min(kMostTruth, routes_[static_cast<size_t>(by)].truth());
-    const double gain = 1 + value - rate * memory_.verify_seconds(1 + n, limits.context);
+    const double pass = memory_.verify_seconds(1 + n, limits.context);
+    if (pass - plain > credit_) break;  // not even if all of it is lost
+    const double gain = 1 + value - rate * pass;
     if (gain > best_gain) {
       best_gain = gain;
       best = n;
@@ -363,7 +361,7 @@ void Controller::observe_draft(Route route, std::span<const float> value) {
     ease_ *= std::pow(ease / ease_, kEaseStep);
   }
   routes_[static_cast<size_t>(route)].observe_draft(value, 0.15f);
-  known.observe_draft(value, 0.02f);
+  known.observe_draft(value, 0.01f);
 }
 
 void Controller::observe_nodes(Route route, float accepted, float predicted) {
@@ -377,8 +375,6 @@ void Controller::observe(const CycleOutcome& o) {
   if (o.drafted && o.draft_timed) memory_.observe_draft(o.route, o.steps, o.context, o.draft_s);
   const double expected_draft = o.drafted ? memory_.draft_seconds(o.route, o.steps, o.context) : 0;
   const double seconds = memory_.verify_seconds(o.rows, o.context) + expected_draft;  // free of the moment's noise
-  tokens_ = tokens_ * kRateDecay + o.tokens;
-  seconds_ = seconds_ * kRateDecay + seconds;
   if (has_credit_) {
     credit_ += kLossShare * seconds;
     if (o.rows > 1 || o.drafted) credit_ += o.tokens * plain - seconds;
@@ -391,6 +387,7 @@ void Controller::observe(const CycleOutcome& o) {
     use.last = cycle_;
   }
   if (o.rows == 1 && !o.drafted) last_plain_ = cycle_;
+  if (!o.drafted) ease_ = std::pow(ease_, kForget);  // what follows may be easier, or harder, again
   ++cycle_;
 }
 

@@ -158,8 +158,7 @@ class Controller {
   std::array<RouteStatistics, kRoutes> routes_;
   float ease_ = 1;  // exponent on acceptances: below 1 where the text is easier than what the memory averages
 
-  double tokens_ = 0, seconds_ = 0;  // decayed: the rate reached
-  double rate_ = 0;                  // of this cycle's plan
+  double rate_ = 0;                  // tokens per second, as of this cycle's plan
   double credit_ = 0;                // seconds that may still be lost against plain decoding
   bool has_credit_ = false;
   int64_t cycle_ = 0, last_plain_ = 0;

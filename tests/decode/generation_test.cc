@@ -153,7 +153,7 @@ TEST_F(GenerationTest, EveryEndInsideABlock) {
       const auto last = a.hashes.rbegin();
       ASSERT_EQ(last->first, static_cast<int64_t>(prompt.size() + count) - 1);
       ASSERT_EQ(last->second, reference.hashes.at(last->first));
-      if (offset > 1) ASSERT_LT(a.hashes.size(), count);  // blocks were accepted
+      if (offset > 1) { ASSERT_LT(a.hashes.size(), count); }  // blocks were accepted
     };
     const auto with = [&](GenerationOptions options, std::function<bool(TokenId)> on_token = {}) {
       Case c{.options = std::move(options), .routes = {}, .speculation = {.verify = VerifyMode::kChain, .width = 7}, .on_token = std::move(on_token), .extra = {}};
@@ -200,7 +200,7 @@ TEST_F(GenerationTest, RestoredPrefixWithoutDrafterWindows) {
   while (!generation.finished()) ASSERT_TRUE(generation.step());
   EXPECT_EQ(std::vector<TokenId>(generation.tokens().begin(), generation.tokens().end()), reference.tokens);
   for (const auto& [length, hash] : reference.hashes)
-    if (length == lane->length()) EXPECT_EQ(lane->hash(), hash);
+    if (length == lane->length()) { EXPECT_EQ(lane->hash(), hash); }
 }
 
 // Prompts of every small length and chunk size, and answers of every small length.

@@ -91,7 +91,7 @@ TEST(Speculator, AnyDrafterGivesPlainDecoding) {
             int64_t plans = 0;
             for (const auto& [name, cycles] : c.plans) plans += cycles;
             ASSERT_EQ(plans, c.cycles);
-            if (width > 0) ASSERT_LE(answer.largest_proposal, width);
+            if (width > 0) { ASSERT_LE(answer.largest_proposal, width); }
             if (kind == Forced::kRight && width == 5 && which < 2 && !copy && mode == VerifyMode::kChain) {
               ASSERT_GT(c.tokens_per_cycle(), 5.0);  // always right: each cycle gives width + 1
             }
