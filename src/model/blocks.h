@@ -1,5 +1,5 @@
 // What the trunk and the MTP head have in common: the gated attention mixer and the feed-forward step of a layer, over any pages.
-// It knows nothing of lanes' recurrent state. Source: docs/model.md sections 5 and 7.
+// It knows nothing of lanes' recurrent state. Source: docs/model.md sections 2 and 4.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
 // DflashConfig: the numbers of one block drafter, parsed from any bundle, validated once, immutable afterwards. It does not know
-// where they came from. Source: docs/drafters.md, docs/formats.md section 5 (GGUF keys).
+// where they came from. Source: docs/drafters.md.
 #pragma once
 
 #include <cstdint>

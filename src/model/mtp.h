@@ -1,6 +1,6 @@
 // MtpHead: the native multi-token-prediction head. It turns pairs (final normed hidden of position j, token j + 1) into guesses of
 // token j + 2. Its K/V entries belong to a lane and are kept apart from the trunk's. It does not choose tokens and cannot emit them.
-// Source: docs/model.md section 8.
+// Source: docs/model.md section 5, docs/drafters.md.
 #pragma once
 
 #include <memory>

@@ -52,7 +52,7 @@ struct LayerWeights {
   const MoeWeights& experts() const { return std::get<MoeWeights>(ffn); }
 };
 
-// The native multi-token-prediction head (docs/model.md section 8): one full-attention layer between a fusion and a norm.
+// The native multi-token-prediction head (docs/model.md section 5): one full-attention layer between a fusion and a norm.
 struct MtpWeights {
   Parameter embedding_norm, hidden_norm, norm;  // [1, hidden]
   MatrixPtr fusion;                             // [hidden, 2 * hidden]: input is embedding, then hidden
