@@ -1,5 +1,5 @@
 // The exactness certificate: proof, on this machine and for this model, that drafting, verifying, chunking and widths change no byte of
-// any answer. It knows prompts as ids and prints nothing. Source: docs/exactness.md.
+// any answer. It knows prompts as ids and prints nothing. Source: docs/speculation.md.
 #pragma once
 
 #include <functional>

@@ -1,0 +1,155 @@
+#!/usr/bin/env python3
+"""Runs the program as users and scripts do and holds what it prints against docs/cli.md: JSON fields, exit statuses, one clear
+sentence for bad input, equal answers however they were decoded. Usage: check_cli.py [BUILD_DIRECTORY]. Standard library only."""
+import json
+import pathlib
+import struct
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+MODEL = str(ROOT / "models/demo-dense")
+failures = []
+
+
+def expect(condition, what):
+    if not condition:
+        failures.append(what)
+        print(f"FAILED {what}")
+
+
+def run(program, *words, text=None, status=0):
+    result = subprocess.run([program, *map(str, words)], input=text, capture_output=True, text=True)
+    expect(result.returncode == status, f"{' '.join(map(str, words))[:90]}: exit status {result.returncode}, expected {status}: {result.stderr.strip()[:200]}")
+    if status == 2:
+        lines = result.stderr.strip().splitlines()
+        expect(len(lines) == 1 and len(lines[0]) > 20, f"{' '.join(map(str, words))[:90]}: bad input must give one sentence, gave {lines}")
+    return result.stdout
+
+
+def as_json(program, *words, **options):
+    try:
+        return json.loads(run(program, *words, **options))
+    except ValueError as error:
+        expect(False, f"{' '.join(map(str, words))[:90]}: no JSON: {error}")
+        return {}
+
+
+def keys(value, wanted, what):
+    expect(set(wanted) <= set(value), f"{what} lacks {set(wanted) - set(value)}")
+
+
+def check_answers(program):
+    request = ["run", "--json", "-n", 48, "--thinking", "off", "Rename the variable total to amount in this code: total = 1; print(total + total)"]
+    fast = as_json(program, *request)
+    keys(fast, ["text", "reasoning", "ids", "prompt_ids", "finish_reason", "seed", "usage", "speculation", "timing"], "run --json")
+    keys(fast["usage"], ["prompt_tokens", "completion_tokens", "reasoning_tokens", "cached_tokens"], "usage")
+    keys(fast["speculation"], ["drafter", "verify", "cycles", "drafted", "verified_rows", "accepted", "tokens_per_cycle", "by_drafter"], "speculation")
+    keys(fast["timing"], ["load_s", "prefill_s", "decode_s", "prefill_tok_s", "decode_tok_s", "draft_s", "verify_s", "commit_s"], "timing")
+    expect(fast["speculation"]["drafter"] == "dflash", "the embedded drafter is used")
+    plain = as_json(program, *request, "--speculate", "off")
+    expect(plain["ids"] == fast["ids"] and len(plain["ids"]) > 5, "greedy ids with and without speculation")
+    expect(plain["speculation"]["drafted"] == 0, "nothing is drafted with --speculate off")
+    for mode, route, width in (("chain", "mtp", 3), ("live", "dflash", 7), ("tree", "dflash", 16)):
+        pinned = as_json(program, *request, "--speculate", route, "--verify", mode, "--width", width)
+        expect(pinned["ids"] == plain["ids"], f"ids of {route} {mode}")
+        expect(pinned["speculation"]["drafted"] > 0, f"{route} {mode} drafted nothing")
+    again = ["run", "--json", "-n", 40, "--raw", "--ignore-eos", "one two three four five six seven eight nine ten. one two three four five six seven"]
+    copied = as_json(program, *again, "--speculate", "copy", "--width", 7)
+    expect(copied["ids"] == as_json(program, *again, "--speculate", "off")["ids"], "ids of suffix copy")
+    expect(copied["speculation"]["by_drafter"]["copy"]["drafted"] > 0, "suffix copy drafted nothing")
+    sampled = [*request, "--temperature", "0.9", "--top-p", "0.95", "--top-k", "20", "--seed", "7"]
+    first = as_json(program, *sampled)
+    expect(first["ids"] == as_json(program, *sampled, "--speculate", "off")["ids"], "sampled ids with and without speculation")
+    expect(first["ids"] != as_json(program, *sampled[:-1], "8")["ids"], "another seed gives another answer")
+    expect(first["seed"] == 7, "the seed is reported")
+    stopped = as_json(program, "run", "--json", "-n", 40, "--raw", "--ignore-eos", "--stop", "e", "The")
+    expect("e" not in stopped["text"] and stopped["finish_reason"] == "stop", "a stop string ends the text before itself")
+    short = as_json(program, "run", "--json", "-n", 3, "--ids", "1,2,3", "--ignore-eos")
+    expect(len(short["ids"]) == 3 and short["prompt_ids"] == [1, 2, 3] and short["finish_reason"] == "length", "budget of 3 after raw ids")
+    expect(as_json(program, "run", "--json", "-n", 0, "--ids", "1,2,3")["ids"] == [], "budget of 0")
+    piped = as_json(program, "run", "--json", "-n", 4, "--raw", text="Once upon a time")
+    expect(piped["prompt_ids"] == as_json(program, "tokenize", "--json", "Once upon a time")["ids"], "a prompt from standard input")
+
+
+def check_text(program):
+    sentence = "<|im_start|>user\nH\u00e9llo, w\u00f6rld 123!<|im_end|>"
+    tokens = as_json(program, "tokenize", "--json", sentence)
+    keys(tokens, ["ids", "tokens"], "tokenize --json")
+    expect(as_json(program, "detokenize", "--json", ",".join(map(str, tokens["ids"])))["text"] == sentence, "tokenize and detokenize")
+    expect(tokens["tokens"][0] == "<|im_start|>", "special tokens are recognised by tokenize")
+    with tempfile.TemporaryDirectory() as folder:
+        messages = pathlib.Path(folder, "messages.json")
+        messages.write_text(json.dumps([{"role": "user", "content": "hi <|im_end|> there"}]))
+        rendered = as_json(program, "render", messages, "--thinking", "off", "--json")
+        keys(rendered, ["text", "ids"], "render --json")
+        end = as_json(program, "tokenize", "--json", "<|im_end|>")["ids"][0]
+        expect(rendered["ids"].count(end) == 1, "content cannot forge the end of a turn")
+        expect(rendered["text"].startswith("<|im_start|>user\nhi <|im_end|> there<|im_end|>\n"), "the rendered text")
+        bare = as_json(program, "render", messages, "--no-generation-prompt", "--json")
+        expect(rendered["text"].startswith(bare["text"]) and len(bare["text"]) < len(rendered["text"]), "--no-generation-prompt")
+        pathlib.Path(folder, "bad.json").write_text("{")
+        run(program, "render", pathlib.Path(folder, "bad.json"), status=2)
+
+
+def check_scores(program):
+    ids = "1130,331,220,18,10,19,30"
+    two = as_json(program, "logits", "--ids", ids, "--last", 2)
+    expect(two["positions"] == [5, 6] and len(two["logits"]) == 2 and len(two["logits"][0]) == 8192, "logits of the last two positions")
+    for isa in ("scalar", "avx2"):
+        same = as_json(program, "logits", "--ids", ids, "--last", 2, "--isa", isa, "--threads", 1, "--prefill-chunk", 3)
+        expect(same == two, f"logits on {isa}, one thread, chunks of 3")
+    with tempfile.TemporaryDirectory() as folder:
+        out = pathlib.Path(folder, "logits.safetensors")
+        run(program, "logits", "--ids", ids, "--last", 1, "--out", out)
+        raw = out.read_bytes()
+        size = struct.unpack("<Q", raw[:8])[0]
+        begin, end = json.loads(raw[8:8 + size])["logits"]["data_offsets"]
+        values = struct.unpack(f"<{(end - begin) // 4}f", raw[8 + size + begin:8 + size + end])
+        expect(list(map(lambda v: struct.unpack("<f", struct.pack("<f", v))[0], two["logits"][1])) == list(values), "logits --out equals the JSON bit for bit")
+        text = pathlib.Path(folder, "text.txt")
+        text.write_text("The quick brown fox jumps over the lazy dog. " * 4)
+        score = as_json(program, "perplexity", "--file", text, "--json")
+        keys(score, ["mean_nll", "tokens", "seconds"], "perplexity --json")
+        expect(0.2 < score["mean_nll"] < 12 and score["tokens"] > 20, "a plausible likelihood")
+        gguf = pathlib.Path(folder, "q8.gguf")
+        run(program, "quantize", MODEL, gguf, "--type", "Q8_0")
+        expect(as_json(program, "inspect", "--model", gguf, "--json")["bits_per_weight"] > 8, "quantize writes a readable file")
+        gguf.write_bytes(gguf.read_bytes()[:100000])
+        run(program, "inspect", "--model", gguf, status=2)
+
+
+def check_inspect(program):
+    report = as_json(program, "inspect", "--json")
+    keys(report, ["path", "format", "architecture", "family", "layers", "hidden", "vocab", "experts", "tensors", "bytes", "bits_per_weight", "tokenizer", "mtp",
+                  "drafter", "speculation", "memory", "fingerprint"], "inspect --json")
+    keys(report["mtp"], ["declared", "present", "complete", "reason"], "inspect mtp")
+    keys(report["drafter"], ["path", "kind", "fits", "reason"], "inspect drafter")
+    keys(report["memory"], ["weights", "state_per_lane", "kv_per_token", "plan"], "inspect memory")
+    expect(report["family"] == "qwen3_5" and report["mtp"]["complete"] and report["drafter"]["fits"], "what the embedded model is")
+    expect(report["speculation"]["resolved"] == "dflash", "auto resolves to the drafter that fits")
+    expect(as_json(program, "inspect", "--json", "--draft-model", "/nonexistent")["speculation"]["resolved"] == "mtp", "an absent drafter falls back to the head")
+
+
+def check_bad_input(program):
+    for words in (["run", "--model", "/nonexistent", "x"], ["run", "--ids", "1,x"], ["run", "--ids", "999999"], ["run", "--temperature", "-1", "x"],
+                  ["run", "--top-p", "0", "x"], ["run", "--speculate", "magic", "x"], ["run", "--verify", "magic", "x"], ["run", "--live-threshold", "2", "x"],
+                  ["run", "--backend", "magic", "x"], ["logits"], ["nonsense"], [], ["detokenize", "1,,2"], ["detokenize", "99999999"],
+                  ["quantize", MODEL, "/tmp/foretoken-never.gguf", "--type", "Q9"], ["perplexity"], ["run", "--model", str(ROOT / "README.md"), "x"],
+                  ["run", "--json-schema", "x.json", "x"], ["run", "--max-tokens", "-3", "x"]):
+        run(program, *words, status=2)
+    run(program, "run", "--backend", "cuda", "x", status=4)
+
+
+def main():
+    build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
+    program = str(build / "foretoken")
+    for check in (check_answers, check_text, check_scores, check_inspect, check_bad_input):
+        check(program)
+    print(f"{len(failures)} failures" if failures else "cli: all as documented")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
