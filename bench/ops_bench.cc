@@ -70,12 +70,14 @@ struct Ring {
   std::unique_ptr<const cpu::PackedMatrix> first;
   std::vector<std::unique_ptr<const cpu::PackedMatrix>> matrices;
   size_t bytes = 0;
-  double multiply_adds = 0;
+  double multiply_adds = 0, pack_seconds = 0;
 
   Ring(QuantFormat format, const Options& o, size_t limit_bytes, ThreadPool& pool) {
     const std::vector<std::byte> data = random_weights(format, o.outputs, o.cols);
     const MatrixSource source{.name = "w", .format = format, .rows = o.outputs, .cols = o.cols, .data = data};
+    const double start = seconds_now();
     first = cpu::pack_matrix({&source, 1}, pool);
+    pack_seconds = seconds_now() - start;
     while (bytes < limit_bytes || matrices.empty()) {
       Buffer memory(first->bytes());
       std::memcpy(memory.data(), first->parts()[0].data, first->bytes());
@@ -111,6 +113,10 @@ class Bench {
         continue;
       }
       const Ring ring(*f, o_, static_cast<size_t>(o_.megabytes) << 20, pool_);
+      fmt::print("{:7} packed at {:.0f} million weights per second, {:.3f} of the file's bytes\n", format,
+                 static_cast<double>(o_.outputs * o_.cols) / ring.pack_seconds * 1e-6,
+                 static_cast<double>(ring.bytes) / static_cast<double>(ring.matrices.size()) /
+                     (static_cast<double>(o_.outputs) * static_cast<double>(row_bytes(*f, o_.cols))));
       for (const std::string& isa : o_.isas) measure(*f, ring, isa);
     }
   }

@@ -19,33 +19,38 @@ void put_f16(uint8_t* to, float value) {
 }
 
 // The unsigned value that the planes hold for the signed weight q.
-int stored_value(const PackedLayout& layout, int q) {
-  if (!layout.table) return q + layout.offset;
-  int index = 0;
-  while (index < 15 && kIq4Bytes[index] != q + 128) ++index;
-  CHECK(kIq4Bytes[index] == q + 128);
+uint32_t stored_value(const PackedLayout& layout, int q) {
+  if (!layout.table) return static_cast<uint32_t>(q + layout.offset);
+  uint32_t index = 0;
+  while (index < 15 && kIq4Bytes[index] < q + 128) ++index;
   return index;
 }
 
-// Writes value u of element k (within the sub-block) of output `output` (0..31) into the sub-block's planes, which are zero.
-void put_value(const PackedLayout& layout, uint8_t* planes, int k, int output, int u) {
-  const int quad = k / 4, half = output / 16, byte = 4 * (output % 16) + k % 4;
+// Writes the four weights of a quad of output `output` (0..31), one per byte of `values`, into the planes of their sub-block,
+// which are zero.
+void put_quad(const PackedLayout& layout, uint8_t* planes, int quad, int output, uint32_t values) {
+  const int half = output / 16, at = 4 * (output % 16);
+  auto put = [at](uint8_t* line, uint32_t bits, int shift) {
+    uint32_t word;
+    std::memcpy(&word, line + at, sizeof word);
+    word |= bits << shift;
+    std::memcpy(line + at, &word, sizeof word);
+  };
   if (layout.byte) {
-    planes[64 * (2 * quad + half) + byte] = static_cast<uint8_t>(u);
+    put(planes + 64 * (2 * quad + half), values, 0);
     return;
   }
-  auto put = [byte](uint8_t* line, int bits, int shift) { line[byte] = static_cast<uint8_t>(line[byte] | bits << shift); };
   uint8_t* two_bits = planes + layout.nibble_bytes();
   uint8_t* one_bits = two_bits + layout.two_bit_bytes();
   if (layout.nibble) {
-    put(planes + 64 * quad, u & 15, 4 * half);
-    u >>= 4;
+    put(planes + 64 * quad, values & 0x0F0F0F0Fu, 4 * half);
+    values >>= 4;
   }
   if (layout.two_bit) {
-    put(two_bits + 64 * (quad / 2), u & 3, 4 * (quad % 2) + 2 * half);
-    u >>= 2;
+    put(two_bits + 64 * (quad / 2), values & 0x03030303u, 4 * (quad % 2) + 2 * half);
+    values >>= 2;
   }
-  if (layout.one_bit) put(one_bits + 64 * (quad / 4), u & 1, 2 * (quad % 4) + half);
+  if (layout.one_bit) put(one_bits + 64 * (quad / 4), values & 0x01010101u, 2 * (quad % 4) + half);
 }
 
 void pack_block(const PackedLayout& layout, const UnpackedBlock& w, int output, uint8_t* block) {
@@ -59,7 +64,11 @@ void pack_block(const PackedLayout& layout, const UnpackedBlock& w, int output, 
             static_cast<uint8_t>(w.min[s]);
     }
     uint8_t* planes = block + layout.planes_at() + s * layout.sub_bytes();
-    for (int k = 0; k < layout.sub; ++k) put_value(layout, planes, k, output, stored_value(layout, w.q[s * layout.sub + k]));
+    const int16_t* q = w.q + s * layout.sub;
+    for (int quad = 0; quad < layout.quads(); ++quad, q += 4)
+      put_quad(layout, planes, quad, output,
+               stored_value(layout, q[0]) | stored_value(layout, q[1]) << 8 | stored_value(layout, q[2]) << 16 |
+                   stored_value(layout, q[3]) << 24);
   }
 }
 
