@@ -2,7 +2,7 @@
 // lines. The last group is padded with zero weights.
 #include "cpu/packing.h"
 
-#include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "cpu/packed_layout.h"
@@ -18,12 +18,16 @@ void put_f16(uint8_t* to, float value) {
   std::memcpy(to, &bits, sizeof bits);
 }
 
+// IQ4 index of every table value plus 128; other entries are not asked for.
+constexpr std::array<uint8_t, 256> kIq4Index = [] {
+  std::array<uint8_t, 256> index{};
+  for (uint8_t i = 0; i < 16; ++i) index[kIq4Bytes[i]] = i;
+  return index;
+}();
+
 // The unsigned value that the planes hold for the signed weight q.
 uint32_t stored_value(const PackedLayout& layout, int q) {
-  if (!layout.table) return static_cast<uint32_t>(q + layout.offset);
-  uint32_t index = 0;
-  while (index < 15 && kIq4Bytes[index] < q + 128) ++index;
-  return index;
+  return layout.table ? kIq4Index[static_cast<uint8_t>(q + 128)] : static_cast<uint32_t>(q + layout.offset);
 }
 
 // Writes the four weights of a quad of output `output` (0..31), one per byte of `values`, into the planes of their sub-block,
@@ -104,15 +108,35 @@ void pack_float_group(const MatrixSource& source, int64_t group, int64_t outputs
     const int64_t row = group * kFloatGroupOutputs + output;
     if (row >= outputs) return;
     const std::byte* from = source_row(source, row);
-    for (int64_t c = 0; c < source.cols; ++c) {
-      const int64_t column = source.column_order.empty() ? c : source.column_order[static_cast<size_t>(c)];
-      CHECK(column >= 0);
-      CHECK(column < source.cols);
-      int64_t place = c % chunk;
+    auto line_of = [&](int64_t column) { return to + (column / chunk * kFloatGroupOutputs + output) * 64; };
+    // Where element `place` of a chunk lies in its line.
+    auto put = [&](uint8_t* line, int64_t place, int64_t column) {
       if (source.format == QuantFormat::kBF16) place = place % 16 * 2 + place / 16;
-      uint8_t* line = to + (c / chunk * kFloatGroupOutputs + output) * 64;
       std::memcpy(line + static_cast<size_t>(place) * element, from + static_cast<size_t>(column) * element, element);
+    };
+    if (!source.column_order.empty()) {
+      for (int64_t c = 0; c < source.cols; ++c) {
+        const int64_t column = source.column_order[static_cast<size_t>(c)];
+        CHECK(column >= 0);
+        CHECK(column < source.cols);
+        put(line_of(c), c % chunk, column);
+      }
+      continue;
     }
+    int64_t c = 0;
+    for (; c + chunk <= source.cols; c += chunk) {
+      uint8_t* line = line_of(c);
+      std::memcpy(line, from + static_cast<size_t>(c) * element, 64);
+      if (source.format == QuantFormat::kBF16) {
+        uint16_t words[32];
+        std::memcpy(words, line, 64);
+        for (int i = 0; i < 16; ++i) {
+          const uint32_t pair = words[i] | static_cast<uint32_t>(words[i + 16]) << 16;
+          std::memcpy(line + 4 * i, &pair, sizeof pair);
+        }
+      }
+    }
+    for (; c < source.cols; ++c) put(line_of(c), c % chunk, c);
   }
 }
 
