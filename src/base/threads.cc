@@ -1,5 +1,6 @@
-// The pool: workers spin briefly for the next job (decode steps follow each other within microseconds), then sleep on
-// a futex (std::atomic::wait), so that a descheduled machine is not burnt by spinning.
+// The pool: workers spin briefly for the next job (decode steps follow each other within microseconds), then sleep on a futex
+// (std::atomic::wait). A job is cut into one share a thread, always the same; a thread that is done takes the share of one that the
+// system has not scheduled yet, so that a busy machine delays nobody.
 #include "base/threads.h"
 
 #include <immintrin.h>
@@ -32,15 +33,28 @@ struct ThreadPool::State {
   int64_t grain = 1;
   alignas(64) std::atomic<uint32_t> generation{0};
   alignas(64) std::atomic<uint32_t> pending{0};
+  std::unique_ptr<std::atomic<uint32_t>[]> claimed;  // [threads]: the latest generation whose share was taken
   std::atomic<bool> stop{false};
   bool running = false;
 
-  // Range of `thread`: grains are dealt as evenly as possible, in order.
-  void run_share(int thread) const {
+  // Share `index` of the job: grains are dealt as evenly as possible, in order.
+  void run_share(int index) const {
     const int64_t grains = (count + grain - 1) / grain;
-    const int64_t first = grains * thread / threads * grain;
-    const int64_t last = std::min(count, grains * (thread + 1) / threads * grain);
-    if (first < last) (*body)(first, last, thread);
+    const int64_t first = grains * index / threads * grain;
+    const int64_t last = std::min(count, grains * (index + 1) / threads * grain);
+    if (first < last) (*body)(first, last, index);
+  }
+
+  // Runs the shares of generation `now` that nobody has taken, its own first. Every share is taken once a generation, so a share
+  // is free exactly when its mark is the generation before; a thread that wakes late finds nothing.
+  void run_free_shares(int own, uint32_t now) {
+    for (int i = 0; i < threads; ++i) {
+      const int index = (own + i) % threads;
+      uint32_t free = now - 1;
+      if (!claimed[static_cast<size_t>(index)].compare_exchange_strong(free, now, std::memory_order_acq_rel)) continue;
+      run_share(index);
+      if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+    }
   }
 
   static constexpr int kSpins = 2000;  // about 50 us of pauses: longer than the gap between two operators
@@ -60,8 +74,7 @@ struct ThreadPool::State {
       }
       seen = now;
       if (stop.load(std::memory_order_acquire)) return;
-      run_share(thread);
-      if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+      run_free_shares(thread, now);
     }
   }
 };
@@ -69,6 +82,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   CHECK(threads >= 1);
   state_->threads = threads;
+  state_->claimed = std::make_unique<std::atomic<uint32_t>[]>(static_cast<size_t>(threads));
   set_float_environment();
   for (int t = 1; t < threads; ++t) state_->workers.emplace_back([state = state_.get(), t] { state->work(t); });
 }
@@ -95,10 +109,10 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, Body body) {
   s.body = &body;
   s.count = count;
   s.grain = grain;
-  s.pending.store(static_cast<uint32_t>(s.threads - 1), std::memory_order_relaxed);
-  s.generation.fetch_add(1, std::memory_order_acq_rel);
+  s.pending.store(static_cast<uint32_t>(s.threads), std::memory_order_relaxed);
+  const uint32_t now = s.generation.fetch_add(1, std::memory_order_acq_rel) + 1;
   s.generation.notify_all();
-  s.run_share(0);
+  s.run_free_shares(0, now);
   uint32_t left = s.pending.load(std::memory_order_acquire);
   for (int spin = 0; left != 0 && spin < State::kSpins; ++spin) {
     _mm_pause();
