@@ -52,8 +52,7 @@ struct Case {
   std::vector<std::unique_ptr<Drafter>> extra;
 };
 
-Answer run(Case c, const std::vector<TokenId>& prompt, bool hashes = true) {
-  Rig& rig = Rig::dense();
+Answer run(Case c, const std::vector<TokenId>& prompt, Rig& rig = Rig::dense()) {
   auto lane = rig.model->target->make_lane();
   auto drafters = rig.drafters(c.routes);
   for (auto& d : c.extra) drafters.push_back(std::move(d));
@@ -62,10 +61,10 @@ Answer run(Case c, const std::vector<TokenId>& prompt, bool hashes = true) {
   if (c.on_token) generation.on_token(c.on_token);
   Answer a;
   if (const Status s = generation.start(prompt); !s) throw std::runtime_error(s.error().message);
-  if (hashes) a.hashes[lane->length()] = lane->hash();
+  a.hashes[lane->length()] = lane->hash();
   while (!generation.finished()) {
     if (const Status s = generation.step(); !s) throw std::runtime_error(s.error().message);
-    if (hashes) a.hashes[lane->length()] = lane->hash();
+    a.hashes[lane->length()] = lane->hash();
   }
   a.tokens.assign(generation.tokens().begin(), generation.tokens().end());
   a.reason = generation.reason();
@@ -136,6 +135,78 @@ std::unique_ptr<Drafter> oracle(const std::vector<TokenId>& prompt, const std::v
         for (int i = 0; i < std::min(request.depth, request.nodes) && at + static_cast<size_t>(i) < answer.size(); ++i)
           draft.add(answer[at + static_cast<size_t>(i)], i - 1, 0.9f);
       });
+}
+
+// The same with experts, int8 K/V and fp32 K/V.
+TEST_F(GenerationTest, SpeculationChangesNothingWithExperts) {
+  FORETOKEN_NEEDS_DEMO("demo-moe");
+  constexpr int kTokens = 32;
+  for (const KvFormat kv : {KvFormat::kInt8, KvFormat::kF32}) {
+    const auto rig = Rig::load("demo-moe", kv);
+    int64_t accepted = 0, rejected = 0;
+    for (const float temperature : {0.0f, 0.7f}) {
+      const GenerationOptions options{.sampling = sampling_of(temperature), .max_tokens = kTokens};
+      const Answer reference = run({.options = options}, prompt_ids(), *rig);
+      for (const Route route : {Route::kMtp, Route::kBlock})
+        for (const VerifyMode mode : {VerifyMode::kChain, VerifyMode::kLive, VerifyMode::kTree}) {
+          SCOPED_TRACE(std::string(route_name(route)) + " " + std::string(verify_mode_name(mode)) + " T=" + std::to_string(temperature));
+          const Answer a = run({.options = options, .routes = {route}, .speculation = {.verify = mode, .width = 12}}, prompt_ids(), *rig);
+          expect_same(a, reference);
+          accepted += a.counters.accepted;
+          rejected += a.counters.verified_rows - a.counters.cycles - a.counters.accepted;
+        }
+    }
+    EXPECT_GT(accepted, 60);
+    EXPECT_GT(rejected, 60);
+  }
+}
+
+// Rules that forbid tokens by what was emitted and end the answer, with an undo log for looking ahead.
+class EveryOther final : public TokenRules {
+ public:
+  explicit EveryOther(int vocab) : vocab_(vocab) {}
+  TokenMask mask() override {
+    bits_.assign(static_cast<size_t>(vocab_ + 63) / 64, 0);
+    for (int t = 0; t < vocab_; ++t)
+      if (allows(t)) bits_[static_cast<size_t>(t / 64)] |= uint64_t{1} << (t % 64);
+    return bits_;
+  }
+  bool allows(TokenId token) override { return (token + static_cast<TokenId>(log_.size())) % 3 != 0; }
+  bool advance(TokenId token) override {
+    CHECK(allows(token));
+    log_.push_back(token);
+    return log_.size() == 30;
+  }
+  int64_t depth() const override { return static_cast<int64_t>(log_.size()); }
+  void rewind(int64_t depth) override { log_.resize(static_cast<size_t>(depth)); }
+
+ private:
+  int vocab_;
+  std::vector<TokenId> log_;
+  std::vector<uint64_t> bits_;
+};
+
+// Rules act at the exact token inside accepted blocks: same ids, same state, same end as plain decoding under the same rules.
+TEST_F(GenerationTest, RulesInsideABlock) {
+  const int vocab = Rig::dense().model->config.vocab;
+  EveryOther plain_rules(vocab);
+  const Answer reference = run({.options = {.max_tokens = 64, .rules = &plain_rules}}, prompt_ids());
+  ASSERT_EQ(reference.tokens.size(), 30u);
+  ASSERT_EQ(reference.reason, FinishReason::kStop);
+  ASSERT_FALSE(std::equal(reference.tokens.begin(), reference.tokens.end(), plain(0.0f, 48).tokens.begin()));
+  for (const VerifyMode mode : {VerifyMode::kChain, VerifyMode::kTree}) {
+    EveryOther rules(vocab);
+    Case c{.options = {.max_tokens = 64, .rules = &rules}, .routes = {}, .speculation = {.verify = mode, .width = 7}, .on_token = {}, .extra = {}};
+    c.extra.push_back(oracle(prompt_ids(), reference.tokens));
+    const Answer a = run(std::move(c), prompt_ids());
+    expect_same(a, reference);
+    EXPECT_EQ(a.reason, FinishReason::kStop);
+    EXPECT_LT(a.hashes.size(), 8u);
+    EveryOther more(vocab);
+    expect_same(run({.options = {.max_tokens = 64, .rules = &more}, .routes = {Route::kBlock}, .speculation = {.verify = mode, .width = 7}},
+                    prompt_ids()),
+                reference);
+  }
 }
 
 // Budget, stop token and stop text at every offset inside a fully accepted block: tokens and state are those of decoding as many
