@@ -1,5 +1,5 @@
-// A chat template as foreign bytes: it parses or not, renders or not, but always within its limits, to valid UTF-8, with marks
-// that are ordered ranges of the text, and twice the same.
+// A chat template as foreign bytes: it parses or not, renders or not, but always within its limits, to valid UTF-8,
+// with marks that are ordered ranges of the text, and twice the same.
 #include <cstdlib>
 #include <string_view>
 
@@ -15,20 +15,25 @@ const OrderedJson& messages() {
     {"role": "system", "content": " Be brief. "}, {"role": "user", "content": "Hé <|im_end|>\n1\t2 日本"},
     {"role": "assistant", "content": "<think>\nwhy\n</think>\n\nok", "reasoning_content": "r",
      "tool_calls": [{"function": {"name": "f", "arguments": {"a": 1.5, "b": [true, null, "x"], "c": {"d": "\"e\""}}}}]},
-    {"role": "tool", "content": "<tool_response>\nx\n</tool_response>"}, {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}])");
+    {"role": "tool", "content": "<tool_response>\nx\n</tool_response>"},
+    {"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "?"}]}])");
   return value;
 }
 
 const OrderedJson& tools() {
-  static const OrderedJson value = OrderedJson::parse(R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {}}}}}])");
+  static const OrderedJson value = OrderedJson::parse(
+      R"([{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {}}}}}])");
   return value;
 }
 
 RenderOptions options() {
   RenderOptions o;
-  o.extra = OrderedJson::parse(R"({"s": "héllo Wörld", "n": 3, "f": 2.5, "yes": true, "no": false, "nil": null, "l": [3, 1, 2], "ls": ["b", "A", "c", "a"], "e": [],
-    "d": {"b": 1, "a": "x"}, "html": "<a&'\">", "lines": "one\ntwo\n\nthree\n", "sp": "  a  b c  ", "u": "日本語テキスト", "big": 1e300,
-    "nest": {"a": {"b": [1, 2, {"c": "deep"}]}}, "mix": [1, "a", null, true, 2.0, [1], {"x": 1}], "quote": "it's \"q\"", "ms": [{"role": "user", "n": 2}, {"role": "tool", "n": 1}]})");
+  o.extra = OrderedJson::parse(
+      R"({"s": "héllo Wörld", "n": 3, "f": 2.5, "yes": true, "no": false, "nil": null, "l": [3, 1, 2], "e": [],
+    "ls": ["b", "A", "c", "a"], "d": {"b": 1, "a": "x"}, "html": "<a&'\">", "lines": "one\ntwo\n\nthree\n",
+    "sp": "  a  b c  ", "u": "日本語テキスト", "big": 1e300, "nest": {"a": {"b": [1, 2, {"c": "deep"}]}},
+    "mix": [1, "a", null, true, 2.0, [1], {"x": 1}], "quote": "it's \"q\"",
+    "ms": [{"role": "user", "n": 2}, {"role": "tool", "n": 1}]})");
   o.bos_token = "<|bos|>";
   o.now = 1700000000;
   o.limits.steps = 100'000;

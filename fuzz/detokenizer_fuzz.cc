@@ -1,5 +1,6 @@
-// Bytes through the detokenizer's stream and stop matcher at arbitrary cuts: always valid UTF-8, always what the whole input
-// gives in one piece. The first line holds up to three stop strings separated by tabs, the next bytes steer the cuts.
+// Bytes through the detokenizer's stream and stop matcher at arbitrary cuts: always valid UTF-8, always what the whole
+// input gives in one piece. The first line holds up to three stop strings separated by tabs, the next bytes steer the
+// cuts.
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -16,7 +17,8 @@ std::string cut_by_definition(const std::string& text, const std::vector<std::st
   for (size_t end = 1; end <= text.size(); ++end) {
     size_t longest = 0;
     for (const std::string& stop : stops)
-      if (end >= stop.size() && stop.size() > longest && text.compare(end - stop.size(), stop.size(), stop) == 0) longest = stop.size();
+      if (end >= stop.size() && stop.size() > longest && text.compare(end - stop.size(), stop.size(), stop) == 0)
+        longest = stop.size();
     if (longest > 0) return text.substr(0, end - longest);
   }
   return text;
@@ -60,7 +62,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   size_t source = 0, result = 0;
   for (const auto& change : normal.changed) {
     if (change.source.begin - source != change.result.begin - result) std::abort();
-    if (text.compare(source, change.source.begin - source, normal.text, result, change.result.begin - result) != 0) std::abort();
+    if (text.compare(source, change.source.begin - source, normal.text, result, change.result.begin - result) != 0)
+      std::abort();
     source = change.source.end;
     result = change.result.end;
   }

@@ -38,43 +38,125 @@ def tokenizer_json():
 
     base = bytes_only()
     yield "small", pack(base)
-    yield "config", pack(base, {"added_tokens_decoder": {"320": {"content": "<x>", "special": True, "lstrip": True, "rstrip": True}, "321": {
-        "content": "a", "single_word": True, "normalized": True}}, "eos_token": {"content": "<x>"}, "bos_token": "a", "pad_token": None})
+    yield "config", pack(
+        base,
+        {
+            "added_tokens_decoder": {
+                "320": {"content": "<x>", "special": True, "lstrip": True, "rstrip": True},
+                "321": {"content": "a", "single_word": True, "normalized": True},
+            },
+            "eos_token": {"content": "<x>"},
+            "bos_token": "a",
+            "pad_token": None,
+        },
+    )
     level, split = base["pre_tokenizer"]["pretokenizers"][1], base["pre_tokenizer"]["pretokenizers"][0]
     variants = {
         "gpt2": {"pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False}},
-        "literal": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [dict(split, pattern={"String": "-é"}), {"type": "Digits", "individual_digits": True}, level]}},
+        "literal": {
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    dict(split, pattern={"String": "-é"}),
+                    {"type": "Digits", "individual_digits": True},
+                    level,
+                ],
+            }
+        },
         "digits": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "Digits"}, level]}},
-        "regex": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [dict(split, pattern={"Regex": "\\p{L}+|(?=1)|\\s"}), level]}},
-        "qwen2": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [dict(split, pattern={"Regex": split["pattern"]["Regex"].replace("[\\p{L}\\p{M}]", "\\p{L}").replace("\\p{M}", "")}), level]}},
-        "sequences": {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]}, "post_processor": {"type": "Sequence", "processors": [level]}},
+        "regex": {
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [dict(split, pattern={"Regex": "\\p{L}+|(?=1)|\\s"}), level],
+            }
+        },
+        "qwen2": {
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    dict(
+                        split,
+                        pattern={
+                            "Regex": split["pattern"]["Regex"].replace("[\\p{L}\\p{M}]", "\\p{L}").replace("\\p{M}", "")
+                        },
+                    ),
+                    level,
+                ],
+            }
+        },
+        "sequences": {
+            "normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}]},
+            "post_processor": {"type": "Sequence", "processors": [level]},
+        },
         "no_normalizer": {"normalizer": None, "post_processor": None, "decoder": None, "added_tokens": None},
-        "spaced": {"model": dict(base["model"], merges=[" ".join(merge) for merge in base["model"]["merges"]], ignore_merges=True)},
-        "many_added": {"added_tokens": [{"id": 300 + i, "content": c, "special": i % 2 == 0, "normalized": i % 3 == 0, "lstrip": i % 4 == 0, "rstrip": i % 5 == 0,
-                                         "single_word": i % 7 == 0} for i, c in enumerate(["H", "He", "<|im_end|>", "é", "wörld", " ", "\n", "e\u0301", "<think>", "a"])]},
-        "bad_model": {"model": None}, "bad_type": {"model": dict(base["model"], type="Unigram")}, "bad_affix": {"model": dict(base["model"], end_of_word_suffix="w")},
-        "bad_dropout": {"model": dict(base["model"], dropout=0.5)}, "bad_vocab": {"model": dict(base["model"], vocab=[])},
-        "bad_id": {"model": dict(base["model"], vocab={"a": "b"})}, "bad_range": {"model": dict(base["model"], vocab={"a": -1})},
-        "bad_twice": {"model": dict(base["model"], vocab={"a": 1, "b": 1})}, "bad_long": {"model": dict(base["model"], vocab={"a" * 5000: 1})},
-        "bad_bytes": {"model": dict(base["model"], vocab={"a": 1}, merges=[])}, "bad_merges": {"model": dict(base["model"], merges={})},
-        "bad_merge": {"model": dict(base["model"], merges=[1])}, "bad_merge2": {"model": dict(base["model"], merges=[["a"]])},
-        "bad_merge3": {"model": dict(base["model"], merges=[["a", 1]])}, "bad_merge4": {"model": dict(base["model"], merges=["ab"])},
-        "bad_merge5": {"model": dict(base["model"], merges=[["a", "~~"]])}, "odd_merge": {"model": dict(base["model"], merges=[["a", "日"]])},
-        "bad_normalizer": {"normalizer": {"type": "NFKC"}}, "bad_pre": {"pre_tokenizer": {"type": "Whitespace"}}, "no_pre": {"pre_tokenizer": None},
-        "bad_behavior": {"pre_tokenizer": dict(split, behavior="Removed")}, "bad_invert": {"pre_tokenizer": dict(split, invert=True)},
-        "bad_pattern": {"pre_tokenizer": dict(split, pattern={})}, "bad_prefix": {"pre_tokenizer": dict(level, add_prefix_space=True)},
-        "bad_regex": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [dict(split, pattern={"Regex": "(("}), level]}},
-        "bad_order": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [level, split]}}, "bad_post": {"post_processor": {"type": "TemplateProcessing"}},
-        "bad_post2": {"post_processor": {"type": "Sequence", "processors": [{"type": "X"}]}}, "bad_decoder": {"decoder": {"type": "WordPiece"}},
-        "bad_added": {"added_tokens": {}}, "bad_added2": {"added_tokens": [{"content": "x"}]}, "bad_added3": {"added_tokens": [{"id": 300}]},
-        "bad_added4": {"added_tokens": [{"id": 1 << 40, "content": "x"}]}, "bad_added5": {"added_tokens": [{"id": 3, "content": "x"}]},
-        "bad_added6": {"added_tokens": [{"id": 300, "content": "x"}, {"id": 301, "content": "x"}]}, "bad_added7": {"added_tokens": [{"id": 300, "content": ""}]},
+        "spaced": {
+            "model": dict(
+                base["model"], merges=[" ".join(merge) for merge in base["model"]["merges"]], ignore_merges=True
+            )
+        },
+        "many_added": {
+            "added_tokens": [
+                {
+                    "id": 300 + i,
+                    "content": c,
+                    "special": i % 2 == 0,
+                    "normalized": i % 3 == 0,
+                    "lstrip": i % 4 == 0,
+                    "rstrip": i % 5 == 0,
+                    "single_word": i % 7 == 0,
+                }
+                for i, c in enumerate(["H", "He", "<|im_end|>", "é", "wörld", " ", "\n", "e\u0301", "<think>", "a"])
+            ]
+        },
+        "bad_model": {"model": None},
+        "bad_type": {"model": dict(base["model"], type="Unigram")},
+        "bad_affix": {"model": dict(base["model"], end_of_word_suffix="w")},
+        "bad_dropout": {"model": dict(base["model"], dropout=0.5)},
+        "bad_vocab": {"model": dict(base["model"], vocab=[])},
+        "bad_id": {"model": dict(base["model"], vocab={"a": "b"})},
+        "bad_range": {"model": dict(base["model"], vocab={"a": -1})},
+        "bad_twice": {"model": dict(base["model"], vocab={"a": 1, "b": 1})},
+        "bad_long": {"model": dict(base["model"], vocab={"a" * 5000: 1})},
+        "bad_bytes": {"model": dict(base["model"], vocab={"a": 1}, merges=[])},
+        "bad_merges": {"model": dict(base["model"], merges={})},
+        "bad_merge": {"model": dict(base["model"], merges=[1])},
+        "bad_merge2": {"model": dict(base["model"], merges=[["a"]])},
+        "bad_merge3": {"model": dict(base["model"], merges=[["a", 1]])},
+        "bad_merge4": {"model": dict(base["model"], merges=["ab"])},
+        "bad_merge5": {"model": dict(base["model"], merges=[["a", "~~"]])},
+        "odd_merge": {"model": dict(base["model"], merges=[["a", "日"]])},
+        "bad_normalizer": {"normalizer": {"type": "NFKC"}},
+        "bad_pre": {"pre_tokenizer": {"type": "Whitespace"}},
+        "no_pre": {"pre_tokenizer": None},
+        "bad_behavior": {"pre_tokenizer": dict(split, behavior="Removed")},
+        "bad_invert": {"pre_tokenizer": dict(split, invert=True)},
+        "bad_pattern": {"pre_tokenizer": dict(split, pattern={})},
+        "bad_prefix": {"pre_tokenizer": dict(level, add_prefix_space=True)},
+        "bad_regex": {
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": [dict(split, pattern={"Regex": "(("}), level]}
+        },
+        "bad_order": {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [level, split]}},
+        "bad_post": {"post_processor": {"type": "TemplateProcessing"}},
+        "bad_post2": {"post_processor": {"type": "Sequence", "processors": [{"type": "X"}]}},
+        "bad_decoder": {"decoder": {"type": "WordPiece"}},
+        "bad_added": {"added_tokens": {}},
+        "bad_added2": {"added_tokens": [{"content": "x"}]},
+        "bad_added3": {"added_tokens": [{"id": 300}]},
+        "bad_added4": {"added_tokens": [{"id": 1 << 40, "content": "x"}]},
+        "bad_added5": {"added_tokens": [{"id": 3, "content": "x"}]},
+        "bad_added6": {"added_tokens": [{"id": 300, "content": "x"}, {"id": 301, "content": "x"}]},
+        "bad_added7": {"added_tokens": [{"id": 300, "content": ""}]},
         "same_added": {"added_tokens": [{"id": base["model"]["vocab"]["a"], "content": "a", "special": True}]},
     }
     for name, change in variants.items():
         yield name, pack(bytes_only(**change))
-    for name, config in {"json": "{", "kind": "[]", "decoder": {"added_tokens_decoder": 1}, "key": {"added_tokens_decoder": {"x": {"content": "y"}}},
-                         "content": {"added_tokens_decoder": {"400": {}}}}.items():
+    for name, config in {
+        "json": "{",
+        "kind": "[]",
+        "decoder": {"added_tokens_decoder": 1},
+        "key": {"added_tokens_decoder": {"x": {"content": "y"}}},
+        "content": {"added_tokens_decoder": {"400": {}}},
+    }.items():
         yield "config_bad_" + name, pack(base, config)
     for i, body in enumerate([b"", b"{", b"[]", b"{}", b"\xff"]):
         yield f"tiny_{i}", body
@@ -97,21 +179,52 @@ def chat_template():
         yield path.stem, path.read_bytes()
     for i, snippet in enumerate((DATA / "snippets.txt").read_text(encoding="utf-8").split("\n====\n")):
         yield f"snippet_{i}", snippet.replace("\\r", "\r").encode()
-    more = ["{{ strftime_now('%Y') }}", "{% generation %}x{% endgeneration %}", "{{ l.append(4) }}{{ l }}", "{{ l.pop() }}{{ l.pop(0) }}{{ l.pop(9) }}", "{{ l.copy() }}{{ d.copy() }}",
-            "{{ (d.get)('a') }}{{ d.items }}", "{{ namespace(a=1) }}{{ range }}", "{% for x in l %}{{ loop }}{% endfor %}", "{{ 2 ** 200 }}{{ 9 ** 9 ** 9 }}",
-            "{{ 0x1F + 0o17 + 0b11 }}", "{{ '\\x41\\u00e9\\U0001F600\\101\\\na\\q' }}", "{{ big * big }}{{ big|int }}{{ big|tojson }}", "{{ f|round(-1) }}{{ f|round(1,'ceil') }}",
-            "{{ '%5.1f|%-5s|%05d|%+d|%x|%o|%e|%r|%(a)s'|format(f,s,n,n,n,n,f,s,a=1) }}", "{{ '%(s)s' % d }}{{ '%(a)s' % d }}", "{{ '{:5.1f}{0!r}{a}{{}}'.format(f,a=s) }}",
-            "{{ l|batch(2)|list }}{{ ms|groupby('role') }}{{ ls|max }}{{ ms|min(attribute='n') }}", "{{ u|center(40) }}{{ s|wordcount }}{{ html|forceescape }}",
-            "{% macro m(a,b=1) %}{{ a }}{{ varargs }}{{ kwargs }}{{ caller() if caller }}{% endmacro %}{% call(x) m(1,2,3,z=4) %}c{% endcall %}{{ m(caller=m) }}{{ m.name }}"]
+    more = [
+        "{{ strftime_now('%Y') }}",
+        "{% generation %}x{% endgeneration %}",
+        "{{ l.append(4) }}{{ l }}",
+        "{{ l.pop() }}{{ l.pop(0) }}{{ l.pop(9) }}",
+        "{{ l.copy() }}{{ d.copy() }}",
+        "{{ (d.get)('a') }}{{ d.items }}",
+        "{{ namespace(a=1) }}{{ range }}",
+        "{% for x in l %}{{ loop }}{% endfor %}",
+        "{{ 2 ** 200 }}{{ 9 ** 9 ** 9 }}",
+        "{{ 0x1F + 0o17 + 0b11 }}",
+        "{{ '\\x41\\u00e9\\U0001F600\\101\\\na\\q' }}",
+        "{{ big * big }}{{ big|int }}{{ big|tojson }}",
+        "{{ f|round(-1) }}{{ f|round(1,'ceil') }}",
+        "{{ '%5.1f|%-5s|%05d|%+d|%x|%o|%e|%r|%(a)s'|format(f,s,n,n,n,n,f,s,a=1) }}",
+        "{{ '%(s)s' % d }}{{ '%(a)s' % d }}",
+        "{{ '{:5.1f}{0!r}{a}{{}}'.format(f,a=s) }}",
+        "{{ l|batch(2)|list }}{{ ms|groupby('role') }}{{ ls|max }}{{ ms|min(attribute='n') }}",
+        "{{ u|center(40) }}{{ s|wordcount }}{{ html|forceescape }}",
+        "{% macro m(a,b=1) %}{{ a }}{{ varargs }}{{ kwargs }}{{ caller() if caller }}{% endmacro %}"
+        "{% call(x) m(1,2,3,z=4) %}c{% endcall %}{{ m(caller=m) }}{{ m.name }}",
+    ]
     for i, source in enumerate(more):
         yield f"more_{i}", source.encode()
 
 
 def detokenizer():
     rng = random.Random(1)
-    parts = [b"a", b"ab", "é€😀e\u0301\u1100\u1161\u11a8\u0344".encode(), b"\xff", b"\xc3", b"\xe2\x82", b"\xf0\x9f\x98", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"stop", b"st", b"\n\n"]
+    parts = [
+        b"a",
+        b"ab",
+        "é€😀e\u0301\u1100\u1161\u11a8\u0344".encode(),
+        b"\xff",
+        b"\xc3",
+        b"\xe2\x82",
+        b"\xf0\x9f\x98",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"stop",
+        b"st",
+        b"\n\n",
+    ]
     for i in range(40):
-        stops = b"\t".join(rng.choice([b"", b"stop", b"ab", b"aba", b"\n\n", "é".encode()]) for _ in range(rng.randint(1, 3)))
+        stops = b"\t".join(
+            rng.choice([b"", b"stop", b"ab", b"aba", b"\n\n", "é".encode()]) for _ in range(rng.randint(1, 3))
+        )
         yield f"mix_{i}", stops + b"\n" + b"".join(rng.choice(parts) for _ in range(rng.randint(0, 12)))
 
 

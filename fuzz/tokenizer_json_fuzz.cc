@@ -1,6 +1,6 @@
-// tokenizer.json, tokenizer_config.json and GGUF vocabularies as foreign bytes: whatever loads must encode and decode without
-// losing text. The input is the JSON, then an optional line "\n#config\n" with the configuration; inputs that start with
-// "GGUF\n" are a vocabulary, one token a line, its type first.
+// tokenizer.json, tokenizer_config.json and GGUF vocabularies as foreign bytes: whatever loads must encode and decode
+// without losing text. The input is the JSON, then an optional line "\n#config\n" with the configuration; inputs that
+// start with "GGUF\n" are a vocabulary, one token a line, its type first.
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -15,10 +15,13 @@ using namespace foretoken;
 namespace {
 
 void use(const Tokenizer& tokenizer) {
-  static constexpr std::string_view kTexts[] = {"", "a", "Hello <|im_end|> wörld e\u0301\n\n  x", "<think>\xff\xc3</think>   ", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
+  static constexpr std::string_view kTexts[] = {"", "a", "Hello <|im_end|> wörld e\u0301\n\n  x",
+                                                "<think>\xff\xc3</think>   ",
+                                                "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
   for (const std::string_view text : kTexts) {
     const ByteRange part{text.size() / 3, text.size() / 2};
-    for (const auto& ids : {tokenizer.encode(text), tokenizer.encode_plain(text), tokenizer.encode(text, std::span(&part, 1))}) {
+    for (const auto& ids :
+         {tokenizer.encode(text), tokenizer.encode_plain(text), tokenizer.encode(text, std::span(&part, 1))}) {
       if (!ids) continue;
       for (const TokenId id : *ids)
         if (!tokenizer.has(id)) std::abort();
@@ -31,7 +34,8 @@ void use(const Tokenizer& tokenizer) {
       for (const TokenId id : *ids)
         if (tokenizer.is_special(id)) std::abort();
   }
-  for (TokenId id = -1; id < std::min(tokenizer.size(), 600) + 1; ++id) tokenizer.find(tokenizer.bytes(id)), tokenizer.spelling(id);
+  for (TokenId id = -1; id < std::min(tokenizer.size(), 600) + 1; ++id)
+    tokenizer.find(tokenizer.bytes(id)), tokenizer.spelling(id);
 }
 
 void load_gguf(std::string_view text) {
@@ -68,8 +72,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   static constexpr std::string_view kConfig = "\n#config\n";
   const size_t split = input.find(kConfig);
-  const auto tokenizer = split == std::string_view::npos ? Tokenizer::from_json(input)
-                                                         : Tokenizer::from_json(input.substr(0, split), input.substr(split + kConfig.size()));
+  const auto tokenizer = split == std::string_view::npos
+                             ? Tokenizer::from_json(input)
+                             : Tokenizer::from_json(input.substr(0, split), input.substr(split + kConfig.size()));
   if (tokenizer) use(*tokenizer);
   return 0;
 }

@@ -1,5 +1,5 @@
-// Short pieces scan an array for the best pair; long ones keep the pairs in a heap ordered by (rank, position). Both make the
-// same choices, so the length at which they change over is a matter of speed alone.
+// Short pieces scan an array for the best pair; long ones keep the pairs in a heap ordered by (rank, position). Both
+// make the same choices, so the length at which they change over is a matter of speed alone.
 #include "text/bpe.h"
 
 #include <algorithm>
@@ -87,14 +87,15 @@ void Bpe::encode_long(std::string_view piece, std::vector<int32_t>& ids) const {
   CHECK(piece.size() < kNoRank);
   constexpr uint32_t kEnd = UINT32_MAX;
   struct Symbol {
-    int32_t id;           // kNone once merged into its left neighbour
+    int32_t id;            // kNone once merged into its left neighbour
     uint32_t left, right;  // neighbours, kEnd at the borders
     uint32_t rank;         // of the pair with `right`
   };
   const auto count = static_cast<uint32_t>(piece.size());
   std::vector<Symbol> symbols(count);
   for (uint32_t i = 0; i < count; ++i)
-    symbols[i] = {byte_ids_[static_cast<uint8_t>(piece[i])], i == 0 ? kEnd : i - 1, i + 1 == count ? kEnd : i + 1, kNoRank};
+    symbols[i] = {byte_ids_[static_cast<uint8_t>(piece[i])], i == 0 ? kEnd : i - 1, i + 1 == count ? kEnd : i + 1,
+                  kNoRank};
 
   // (rank, position) in one word; an entry is stale when its position's pair has another rank by now.
   std::vector<uint64_t> entries;

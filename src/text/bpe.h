@@ -1,5 +1,5 @@
-// Bpe: byte-pair merging inside one piece. Repeatedly joins the adjacent pair of lowest rank, the leftmost among equals, which
-// is what Hugging Face's BPE does. It knows ids and ranks, no text.
+// Bpe: byte-pair merging inside one piece. Repeatedly joins the adjacent pair of lowest rank, the leftmost among
+// equals, which is what Hugging Face's BPE does. It knows ids and ranks, no text.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// ByteRange: a half-open part of a text, counted in bytes. The templates mark with it what came from outside, the tokenizer
-// reads it as "no special token here". It does not know which text it belongs to.
+// ByteRange: a half-open part of a text, counted in bytes. The templates mark with it what came from outside, the
+// tokenizer reads it as "no special token here". It does not know which text it belongs to.
 #pragma once
 
 #include <cstddef>

@@ -14,7 +14,8 @@ struct ChatTemplate::Program {
 Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   constexpr size_t kLargestSource = size_t{4} << 20;
   if (source.size() > kLargestSource)
-    return Error{ErrorCode::kInvalidFile, "the chat template is " + std::to_string(source.size()) + " bytes long; the limit is 4 MiB"};
+    return Error{ErrorCode::kInvalidFile,
+                 "the chat template is " + std::to_string(source.size()) + " bytes long; the limit is 4 MiB"};
   if (!is_valid_utf8(source)) return Error{ErrorCode::kInvalidFile, "the chat template is not valid UTF-8"};
   ASSIGN_OR_RETURN(jinja::Syntax syntax, jinja::parse_template(source));
   ChatTemplate result;
@@ -22,7 +23,8 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
   return result;
 }
 
-Result<RenderedChat> ChatTemplate::render(const OrderedJson& messages, const OrderedJson& tools, const RenderOptions& options) const {
+Result<RenderedChat> ChatTemplate::render(const OrderedJson& messages, const OrderedJson& tools,
+                                          const RenderOptions& options) const {
   using jinja::Value;
   if (!messages.is_array()) return Error{ErrorCode::kUsage, "messages must be a list of objects with role and content"};
   if (!tools.is_array() && !tools.is_null()) return Error{ErrorCode::kUsage, "tools must be a list or null"};
@@ -36,8 +38,9 @@ Result<RenderedChat> ChatTemplate::render(const OrderedJson& messages, const Ord
   interpreter.set_global("tools", interpreter.from_json(tools));
   interpreter.set_global("add_generation_prompt", Value::boolean(options.add_generation_prompt));
   if (options.enable_thinking) interpreter.set_global("enable_thinking", Value::boolean(*options.enable_thinking));
-  for (const auto& [name, text] : {std::pair("bos_token", &options.bos_token), std::pair("eos_token", &options.eos_token),
-                                   std::pair("pad_token", &options.pad_token)})
+  for (const auto& [name, text] :
+       {std::pair("bos_token", &options.bos_token), std::pair("eos_token", &options.eos_token),
+        std::pair("pad_token", &options.pad_token)})
     if (!text->empty()) interpreter.set_global(name, Value::text(repair_utf8(*text)));
   ASSIGN_OR_RETURN(jinja::MarkedText text, interpreter.run());
   return RenderedChat{std::move(text.bytes), std::move(text.untrusted)};
@@ -60,7 +63,8 @@ Result<std::optional<std::string>> template_of_tokenizer_config(std::string_view
     }
     if (found) return found;
   }
-  return Error{ErrorCode::kInvalidFile, "tokenizer_config.json: chat_template is neither a string nor a list with one named 'default'"};
+  return Error{ErrorCode::kInvalidFile,
+               "tokenizer_config.json: chat_template is neither a string nor a list with one named 'default'"};
 }
 
 }  // namespace foretoken

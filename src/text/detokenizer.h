@@ -1,5 +1,5 @@
-// Utf8Stream and Detokenizer: bytes and ids to text as they come, never splitting a character. StopMatcher: ends a streamed text
-// at the first stop string. None knows where its input comes from or where the text goes.
+// Utf8Stream and Detokenizer: bytes and ids to text as they come, never splitting a character. StopMatcher: ends a
+// streamed text at the first stop string. None knows where its input comes from or where the text goes.
 #pragma once
 
 #include <cstddef>
@@ -12,8 +12,8 @@
 
 namespace foretoken {
 
-// Bytes to valid UTF-8 in pieces: malformed UTF-8 becomes U+FFFD exactly where Python's bytes.decode("utf-8", "replace") puts it
-// in the whole. At most 3 bytes wait for the rest of their character.
+// Bytes to valid UTF-8 in pieces: malformed UTF-8 becomes U+FFFD exactly where Python's bytes.decode("utf-8",
+// "replace") puts it in the whole. At most 3 bytes wait for the rest of their character.
 class Utf8Stream {
  public:
   std::string add(std::string_view bytes);  // text that is certain by now; empty for parts of a character
@@ -41,8 +41,8 @@ class Detokenizer {
   Utf8Stream stream_;
 };
 
-// The text ends just before the stop string whose last byte comes first; of several that end together, before the longest.
-// The result does not depend on how the text was cut into pieces.
+// The text ends just before the stop string whose last byte comes first; of several that end together, before the
+// longest. The result does not depend on how the text was cut into pieces.
 class StopMatcher {
  public:
   explicit StopMatcher(std::vector<std::string> stops);  // empty strings are ignored

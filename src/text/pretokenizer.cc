@@ -13,9 +13,11 @@
 namespace foretoken {
 
 const std::string_view kQwen35Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
+    R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const std::string_view kQwen2Pattern =
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const std::string_view kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 namespace {
@@ -40,11 +42,16 @@ struct Scanner {
     }
     const CodePoint c = decode_utf8(text, i);
     switch (char_class(c.value)) {
-      case CharClass::kLetter: return {c.value, c.size, Kind::kWord};
-      case CharClass::kMark: return {c.value, c.size, marks_are_letters ? Kind::kWord : Kind::kSymbol};
-      case CharClass::kNumber: return {c.value, c.size, Kind::kNumber};
-      case CharClass::kSpace: return {c.value, c.size, Kind::kSpace};
-      default: return {c.value, c.size, Kind::kSymbol};
+      case CharClass::kLetter:
+        return {c.value, c.size, Kind::kWord};
+      case CharClass::kMark:
+        return {c.value, c.size, marks_are_letters ? Kind::kWord : Kind::kSymbol};
+      case CharClass::kNumber:
+        return {c.value, c.size, Kind::kNumber};
+      case CharClass::kSpace:
+        return {c.value, c.size, Kind::kSpace};
+      default:
+        return {c.value, c.size, Kind::kSymbol};
     }
   }
 
@@ -130,10 +137,10 @@ Result<Pretokenizer> Pretokenizer::from_patterns(const std::vector<std::string>&
     if (!regex->code) {
       PCRE2_UCHAR reason[128] = {};
       pcre2_get_error_message(code, reason, sizeof reason);
-      return Error{ErrorCode::kUnsupported,
-                   "the pre-tokenizer pattern '" + pattern.substr(0, 200) + "' does not compile at offset " +
-                       std::to_string(at) + " (" + reinterpret_cast<const char*>(reason) + "); use a model whose " +
-                       "tokenizer.json splits with a PCRE-compatible pattern"};
+      return Error{ErrorCode::kUnsupported, "the pre-tokenizer pattern '" + pattern.substr(0, 200) +
+                                                "' does not compile at offset " + std::to_string(at) + " (" +
+                                                reinterpret_cast<const char*>(reason) + "); use a model whose " +
+                                                "tokenizer.json splits with a PCRE-compatible pattern"};
     }
     regex->jit = pcre2_jit_compile(regex->code, PCRE2_JIT_COMPLETE) == 0;
     result.stages_.push_back({Rule::kRegex, std::move(regex)});
@@ -144,9 +151,12 @@ Result<Pretokenizer> Pretokenizer::from_patterns(const std::vector<std::string>&
 std::string_view Pretokenizer::method() const {
   if (stages_.size() != 1) return stages_.empty() ? "none" : "PCRE2";
   switch (stages_[0].rule) {
-    case Rule::kQwen35: return "qwen35 scanner";
-    case Rule::kQwen2: return "qwen2 scanner";
-    default: return "PCRE2";
+    case Rule::kQwen35:
+      return "qwen35 scanner";
+    case Rule::kQwen2:
+      return "qwen2 scanner";
+    default:
+      return "PCRE2";
   }
 }
 
@@ -164,9 +174,9 @@ Status Pretokenizer::split_regex(const Regex& regex, std::string_view text, size
     if (found < 0) {
       PCRE2_UCHAR reason[128] = {};
       pcre2_get_error_message(found, reason, sizeof reason);
-      status = Error{ErrorCode::kUnsupported,
-                     "the pre-tokenizer pattern gave up on this text (" +
-                         std::string(reinterpret_cast<const char*>(reason)) + "); split the text into shorter parts"};
+      status = Error{ErrorCode::kUnsupported, "the pre-tokenizer pattern gave up on this text (" +
+                                                  std::string(reinterpret_cast<const char*>(reason)) +
+                                                  "); split the text into shorter parts"};
       break;
     }
     const size_t begin = bounds[0], end = bounds[1];

@@ -1,5 +1,5 @@
-// Pretokenizer: cuts text into the pieces inside which byte-pair merges happen. The two Qwen patterns are scanned by hand;
-// every other pattern runs in PCRE2. It knows neither vocabulary nor special tokens.
+// Pretokenizer: cuts text into the pieces inside which byte-pair merges happen. The two Qwen patterns are scanned by
+// hand; every other pattern runs in PCRE2. It knows neither vocabulary nor special tokens.
 #pragma once
 
 #include <memory>

@@ -37,8 +37,23 @@ enum class ExprKind : uint8_t {
   kConditional,  // child 0 if child 1 else child 2 (null: undefined)
 };
 
-enum class Op : uint8_t { kAdd, kSubtract, kMultiply, kDivide, kFloorDivide, kModulo, kPower,
-                          kEqual, kNotEqual, kLess, kLessEqual, kGreater, kGreaterEqual, kIn, kNotIn };
+enum class Op : uint8_t {
+  kAdd,
+  kSubtract,
+  kMultiply,
+  kDivide,
+  kFloorDivide,
+  kModulo,
+  kPower,
+  kEqual,
+  kNotEqual,
+  kLess,
+  kLessEqual,
+  kGreater,
+  kGreaterEqual,
+  kIn,
+  kNotIn
+};
 
 struct Expr {
   ExprKind kind;
@@ -81,11 +96,11 @@ struct Stmt {
   StmtKind kind;
   int line = 0;
   int symbol = -1;
-  bool recursive = false;   // kFor
-  bool takes_rest = false;  // kMacro, kCallBlock: the body mentions varargs or kwargs
+  bool recursive = false;       // kFor
+  bool takes_rest = false;      // kMacro, kCallBlock: the body mentions varargs or kwargs
   bool makes_closures = false;  // kFor: the body defines a macro or call block, which may outlive an iteration
-  std::string text;         // kText, kMacro's name
-  Value text_value;         // kText
+  std::string text;             // kText, kMacro's name
+  Value text_value;             // kText
   ExprPtr target;
   std::vector<ExprPtr> targets;
   std::vector<ExprPtr> exprs;

@@ -10,8 +10,9 @@ namespace foretoken::jinja {
 namespace {
 
 Arguments rest_of(Arguments arguments, size_t skipped) {
-  arguments.positional.erase(arguments.positional.begin(),
-                             arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(skipped, arguments.positional.size())));
+  arguments.positional.erase(
+      arguments.positional.begin(),
+      arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(skipped, arguments.positional.size())));
   return arguments;
 }
 
@@ -27,7 +28,8 @@ std::optional<Value> take_named(Arguments& arguments, std::string_view name) {
 
 std::string_view stripped(std::string_view text) {
   while (!text.empty() && is_python_space(decode_utf8(text, 0).value)) text.remove_prefix(decode_utf8(text, 0).size);
-  while (!text.empty() && is_python_space(decode_utf8_before(text, text.size()).value)) text.remove_suffix(decode_utf8_before(text, text.size()).size);
+  while (!text.empty() && is_python_space(decode_utf8_before(text, text.size()).value))
+    text.remove_suffix(decode_utf8_before(text, text.size()).size);
   return text;
 }
 
@@ -44,7 +46,8 @@ Value Interpreter::apply_filter(const std::string& name, const Value& input, Arg
   if (failed()) return {};
   if (name == "map") return filter_map(input, std::move(arguments));
   if (name == "select" || name == "reject") return filter_select(input, std::move(arguments), false, name == "select");
-  if (name == "selectattr" || name == "rejectattr") return filter_select(input, std::move(arguments), true, name == "selectattr");
+  if (name == "selectattr" || name == "rejectattr")
+    return filter_select(input, std::move(arguments), true, name == "selectattr");
   bool known = true;
   Value value = filter_text(name, input, arguments, known);
   if (!known) value = filter_number(name, input, arguments, known);
@@ -56,7 +59,8 @@ Value Interpreter::apply_filter(const std::string& name, const Value& input, Arg
 // Filters that make text.
 Value Interpreter::filter_text(const std::string& name, const Value& input, const Arguments& arguments, bool& known) {
   known = true;
-  if (name == "string" || name == "safe") return bind(arguments, name.c_str(), {}) ? Value::text(text_of(input)) : Value();
+  if (name == "string" || name == "safe")
+    return bind(arguments, name.c_str(), {}) ? Value::text(text_of(input)) : Value();
   if (name == "upper" || name == "lower" || name == "capitalize")
     return bind(arguments, name.c_str(), {}) ? map_case(text_of(input), name) : Value();
   if (name == "title") {
@@ -71,7 +75,8 @@ Value Interpreter::filter_text(const std::string& name, const Value& input, cons
     };
     for (size_t at = 0; at < text.bytes.size() && !failed();) {
       const CodePoint c = decode_utf8(text.bytes, at);
-      const bool separates = is_python_space(c.value) || std::string_view("-({[<").find(text.bytes[at]) != std::string_view::npos;
+      const bool separates =
+          is_python_space(c.value) || std::string_view("-({[<").find(text.bytes[at]) != std::string_view::npos;
       if (separates) {
         flush(at);
         put(result, text, at, at + c.size);
@@ -90,7 +95,8 @@ Value Interpreter::filter_text(const std::string& name, const Value& input, cons
     const auto slots = bind(arguments, "replace", {"old", "new", "count"}, 2);
     if (!slots) return {};
     const Value* count = (*slots)[2];
-    return replace(text_of(input), *(*slots)[0], *(*slots)[1], count && count->is_integral() ? std::optional<Int>(count->as_int()) : std::nullopt);
+    return replace(text_of(input), *(*slots)[0], *(*slots)[1],
+                   count && count->is_integral() ? std::optional<Int>(count->as_int()) : std::nullopt);
   }
   if (name == "escape" || name == "e" || name == "forceescape") {
     if (!bind(arguments, name.c_str(), {})) return {};
@@ -98,7 +104,8 @@ Value Interpreter::filter_text(const std::string& name, const Value& input, cons
     MarkedText result;
     size_t done = 0;
     for (size_t at = 0; at < text.bytes.size() && !failed(); ++at) {
-      static constexpr std::pair<char, const char*> kTable[] = {{'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&#34;"}, {'\'', "&#39;"}};
+      static constexpr std::pair<char, const char*> kTable[] = {
+          {'&', "&amp;"}, {'<', "&lt;"}, {'>', "&gt;"}, {'"', "&#34;"}, {'\'', "&#39;"}};
       for (const auto& [character, escape] : kTable) {
         if (text.bytes[at] != character) continue;
         put(result, text, done, at);
@@ -183,7 +190,9 @@ Value Interpreter::filter_number(const std::string& name, const Value& input, co
     if (!slots) return {};
     // Attributes only: an entry of a mapping is none.
     const std::string wanted = text_of(*(*slots)[0]).bytes;
-    return input.is_mapping() && !has_method(input, wanted) ? Value::undefined("a dict has no attribute '" + wanted + "'") : attribute(input, wanted);
+    return input.is_mapping() && !has_method(input, wanted)
+               ? Value::undefined("a dict has no attribute '" + wanted + "'")
+               : attribute(input, wanted);
   }
   known = false;
   return {};
@@ -202,7 +211,8 @@ Value Interpreter::filter_list(const std::string& name, const Value& input, cons
   if (name == "items") {
     if (!bind(arguments, "items", {})) return {};
     if (input.is_undefined()) return make_list({});
-    return input.is_mapping() ? dict_method(input, "items", {}) : fail(std::string("items needs a mapping, not ") + type_name(input));
+    return input.is_mapping() ? dict_method(input, "items", {})
+                              : fail(std::string("items needs a mapping, not ") + type_name(input));
   }
   if (name == "reverse") {
     if (!bind(arguments, "reverse", {})) return {};
@@ -241,7 +251,9 @@ Value Interpreter::attribute_path(const Value& value, const Value& path) {
     const size_t dot = rest.find('.');
     const std::string_view part = rest.substr(0, dot);
     const auto index = parse_int(part, 10);
-    current = item(current, index && !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos ? Value::integer(*index) : Value::text(part));
+    current = item(current, index && !part.empty() && part.find_first_not_of("0123456789") == std::string_view::npos
+                                ? Value::integer(*index)
+                                : Value::text(part));
     if (dot == std::string_view::npos) break;
     rest.remove_prefix(dot + 1);
   }
@@ -320,7 +332,9 @@ Value Interpreter::filter_indent(const Value& input, const Arguments& arguments)
   MarkedText margin;
   const Value* width = (*slots)[0];
   if (width && width->is_string()) margin = width->marked();
-  else margin.append(std::string(width && width->is_integral() ? static_cast<size_t>(std::clamp<Int>(width->as_int(), 0, 10000)) : 4, ' '));
+  else
+    margin.append(std::string(
+        width && width->is_integral() ? static_cast<size_t>(std::clamp<Int>(width->as_int(), 0, 10000)) : 4, ' '));
   const bool first = (*slots)[1] && truthy(*(*slots)[1]), blank = (*slots)[2] && truthy(*(*slots)[2]);
   MarkedText text = text_of(input);
   text.append("\n");  // so that a last empty line counts
@@ -344,7 +358,8 @@ Value Interpreter::filter_round(const Value& input, const Arguments& arguments) 
   const Int precision = digits && digits->is_integral() ? digits->as_int() : 0;
   const std::string method = (*slots)[1] ? text_of(*(*slots)[1]).bytes : "common";
   if (precision < -30 || precision > 30) return fail("round's precision must lie between -30 and 30");
-  if (method != "common" && method != "ceil" && method != "floor") return fail("round's method is common, ceil or floor");
+  if (method != "common" && method != "ceil" && method != "floor")
+    return fail("round's method is common, ceil or floor");
   const double scale = std::pow(10.0, static_cast<double>(precision));
   if (method != "common") {
     const double scaled = input.as_float() * scale;
@@ -451,7 +466,9 @@ Value Interpreter::filter_groupby(const Value& input, const Arguments& arguments
   std::vector<Value> groups, members;
   for (size_t i = 0; i < keyed.size() && !failed(); ++i) {
     members.push_back(keyed[i].second);
-    if (i + 1 < keyed.size() && equal(case_folded(keyed[i].first, sensitive), case_folded(keyed[i + 1].first, sensitive))) continue;
+    if (i + 1 < keyed.size() &&
+        equal(case_folded(keyed[i].first, sensitive), case_folded(keyed[i + 1].first, sensitive)))
+      continue;
     const Value& key = keyed[i + 1 - members.size()].first;
     groups.push_back(make_pair(key, make_list(std::exchange(members, {}))));
   }
@@ -484,7 +501,8 @@ Value Interpreter::filter_extreme(const Value& input, const Arguments& arguments
     const bool by_attribute = (*slots)[1] && !(*slots)[1]->is_none();
     Value key = case_folded(by_attribute ? attribute_path(element, *(*slots)[1]) : element, sensitive);
     if (failed()) return {};
-    if (!best || (largest ? compare(key, best->first, ">") > 0 : compare(key, best->first, "<") < 0)) best.emplace(std::move(key), std::move(element));
+    if (!best || (largest ? compare(key, best->first, ">") > 0 : compare(key, best->first, "<") < 0))
+      best.emplace(std::move(key), std::move(element));
   }
   return best ? best->second : Value::undefined("an empty list has no extreme");
 }
@@ -493,10 +511,22 @@ Value Interpreter::filter_extreme(const Value& input, const Arguments& arguments
 
 bool Interpreter::apply_test(const std::string& name, const Value& input, const Arguments& arguments) {
   if (failed()) return false;
-  static constexpr std::pair<std::string_view, Op> kComparisons[] = {
-      {"==", Op::kEqual}, {"eq", Op::kEqual}, {"equalto", Op::kEqual}, {"!=", Op::kNotEqual}, {"ne", Op::kNotEqual}, {"<", Op::kLess},
-      {"lt", Op::kLess}, {"lessthan", Op::kLess}, {"<=", Op::kLessEqual}, {"le", Op::kLessEqual}, {">", Op::kGreater}, {"gt", Op::kGreater},
-      {"greaterthan", Op::kGreater}, {">=", Op::kGreaterEqual}, {"ge", Op::kGreaterEqual}, {"in", Op::kIn}};
+  static constexpr std::pair<std::string_view, Op> kComparisons[] = {{"==", Op::kEqual},
+                                                                     {"eq", Op::kEqual},
+                                                                     {"equalto", Op::kEqual},
+                                                                     {"!=", Op::kNotEqual},
+                                                                     {"ne", Op::kNotEqual},
+                                                                     {"<", Op::kLess},
+                                                                     {"lt", Op::kLess},
+                                                                     {"lessthan", Op::kLess},
+                                                                     {"<=", Op::kLessEqual},
+                                                                     {"le", Op::kLessEqual},
+                                                                     {">", Op::kGreater},
+                                                                     {"gt", Op::kGreater},
+                                                                     {"greaterthan", Op::kGreater},
+                                                                     {">=", Op::kGreaterEqual},
+                                                                     {"ge", Op::kGreaterEqual},
+                                                                     {"in", Op::kIn}};
   for (const auto& [test, op] : kComparisons) {
     if (name != test) continue;
     const auto slots = bind(arguments, name.c_str(), {"other"}, 1);
@@ -513,7 +543,9 @@ bool Interpreter::apply_test(const std::string& name, const Value& input, const 
     if (!slots) return false;
     const Value& other = *(*slots)[0];
     if (input.kind() != other.kind()) return false;
-    return input.is_sequence() || input.is_mapping() || input.is(Kind::kNamespace) ? input.identity() == other.identity() : equal(input, other);
+    return input.is_sequence() || input.is_mapping() || input.is(Kind::kNamespace)
+               ? input.identity() == other.identity()
+               : equal(input, other);
   }
   if (!bind(arguments, name.c_str(), {})) return false;
   if (name == "defined") return !input.is_undefined();
@@ -528,8 +560,11 @@ bool Interpreter::apply_test(const std::string& name, const Value& input, const 
   if (name == "false") return input.is(Kind::kBool) && input.as_int() == 0;
   if (name == "mapping") return input.is_mapping();
   if (name == "sequence") return input.is_string() || input.is_sequence() || input.is_mapping() || input.is_undefined();
-  if (name == "iterable") return input.is_string() || input.is_sequence() || input.is_mapping() || input.is_undefined() || input.is(Kind::kLoop);
-  if (name == "callable") return input.is(Kind::kMacro) || input.is(Kind::kFunction) || input.is(Kind::kMethod) || input.is(Kind::kLoop);
+  if (name == "iterable")
+    return input.is_string() || input.is_sequence() || input.is_mapping() || input.is_undefined() ||
+           input.is(Kind::kLoop);
+  if (name == "callable")
+    return input.is(Kind::kMacro) || input.is(Kind::kFunction) || input.is(Kind::kMethod) || input.is(Kind::kLoop);
   if (name == "escaped") return false;
   if (name == "odd" || name == "even") {
     const Value rest = arithmetic(Op::kModulo, input, Value::integer(2));

@@ -1,5 +1,5 @@
-// Statements, expressions and calls, evaluated by walking the tree. Names are looked up through the scopes of `for`, `with`,
-// macros and blocks, then among the variables given to the rendering.
+// Statements, expressions and calls, evaluated by walking the tree. Names are looked up through the scopes of `for`,
+// `with`, macros and blocks, then among the variables given to the rendering.
 #include "text/template_interpreter.h"
 
 #include <algorithm>
@@ -41,11 +41,16 @@ Value Interpreter::from_json(const OrderedJson& json) {
     return Value::text(std::move(marked));
   };
   switch (json.type()) {
-    case OrderedJson::value_t::boolean: return Value::boolean(json.get<bool>());
-    case OrderedJson::value_t::number_integer: return Value::integer(json.get<int64_t>());
-    case OrderedJson::value_t::number_unsigned: return Value::integer(static_cast<Int>(json.get<uint64_t>()));
-    case OrderedJson::value_t::number_float: return Value::number(json.get<double>());
-    case OrderedJson::value_t::string: return outside(json.get_ref<const std::string&>());
+    case OrderedJson::value_t::boolean:
+      return Value::boolean(json.get<bool>());
+    case OrderedJson::value_t::number_integer:
+      return Value::integer(json.get<int64_t>());
+    case OrderedJson::value_t::number_unsigned:
+      return Value::integer(static_cast<Int>(json.get<uint64_t>()));
+    case OrderedJson::value_t::number_float:
+      return Value::number(json.get<double>());
+    case OrderedJson::value_t::string:
+      return outside(json.get_ref<const std::string&>());
     case OrderedJson::value_t::array: {
       auto* list = make_object<List>(json.size());
       for (const auto& element : json) list->items.push_back(from_json(element));
@@ -56,7 +61,8 @@ Value Interpreter::from_json(const OrderedJson& json) {
       for (const auto& [key, value] : json.items()) dict->set(outside(key), from_json(value));
       return Value::object(Kind::kDict, dict);
     }
-    default: return Value::none();
+    default:
+      return Value::none();
   }
 }
 
@@ -125,11 +131,20 @@ Interpreter::Flow Interpreter::run_stmt(const Stmt& stmt, Scope& scope) {
   line_ = stmt.line;
   if (!spend(1)) return Flow::kNext;
   switch (stmt.kind) {
-    case StmtKind::kText: put(*out_, stmt.text_value.marked()); break;
-    case StmtKind::kOutput: print(*out_, eval(*stmt.exprs[0], scope)); break;
-    case StmtKind::kIf: return run_if(stmt, scope);
-    case StmtKind::kFor: run_for(stmt, scope, eval(*stmt.exprs[0], scope), 0); break;
-    case StmtKind::kSet: assign(*stmt.target, eval(*stmt.exprs[0], scope), scope); break;
+    case StmtKind::kText:
+      put(*out_, stmt.text_value.marked());
+      break;
+    case StmtKind::kOutput:
+      print(*out_, eval(*stmt.exprs[0], scope));
+      break;
+    case StmtKind::kIf:
+      return run_if(stmt, scope);
+    case StmtKind::kFor:
+      run_for(stmt, scope, eval(*stmt.exprs[0], scope), 0);
+      break;
+    case StmtKind::kSet:
+      assign(*stmt.target, eval(*stmt.exprs[0], scope), scope);
+      break;
     case StmtKind::kSetBlock: {
       Value text = Value::text(captured(stmt.bodies[0], scope));
       for (const ExprPtr& filter : stmt.exprs) text = eval_filter(*filter, text, scope);
@@ -163,9 +178,12 @@ Interpreter::Flow Interpreter::run_stmt(const Stmt& stmt, Scope& scope) {
       print(*out_, text);
       break;
     }
-    case StmtKind::kGroup: return run_body(stmt.bodies[0], scope);
-    case StmtKind::kBreak: return Flow::kBreak;
-    case StmtKind::kContinue: return Flow::kContinue;
+    case StmtKind::kGroup:
+      return run_body(stmt.bodies[0], scope);
+    case StmtKind::kBreak:
+      return Flow::kBreak;
+    case StmtKind::kContinue:
+      return Flow::kContinue;
   }
   if (out_->bytes.size() > limits_.output_bytes)
     fail("the template's output is longer than " + std::to_string(limits_.output_bytes) + " bytes");
@@ -257,7 +275,8 @@ void Interpreter::assign(const Expr& target, const Value& value, Scope& scope) {
     const std::vector<Value> parts = iterate(value);
     if (failed()) return;
     if (parts.size() != target.children.size()) {
-      fail("cannot unpack " + std::to_string(parts.size()) + " values into " + std::to_string(target.children.size()) + " names");
+      fail("cannot unpack " + std::to_string(parts.size()) + " values into " + std::to_string(target.children.size()) +
+           " names");
       return;
     }
     for (size_t i = 0; i < parts.size(); ++i) assign(*target.children[i], parts[i], scope);
@@ -281,8 +300,10 @@ Value Interpreter::eval(const Expr& expr, Scope& scope) {
   if (depth_ > limits_.depth) return fail("the template calls itself too deeply");
   if (!spend(1)) return {};
   switch (expr.kind) {
-    case ExprKind::kLiteral: return expr.literal;
-    case ExprKind::kName: return lookup(expr, scope);
+    case ExprKind::kLiteral:
+      return expr.literal;
+    case ExprKind::kName:
+      return lookup(expr, scope);
     case ExprKind::kList:
     case ExprKind::kTuple: {
       std::vector<Value> items;
@@ -293,7 +314,8 @@ Value Interpreter::eval(const Expr& expr, Scope& scope) {
       auto* dict = make_object<Dict>(expr.children.size() / 2);
       for (size_t i = 0; i < expr.children.size() && !failed(); i += 2) {
         const Value key = eval(*expr.children[i], scope);
-        if (!dict->set(key, eval(*expr.children[i + 1], scope))) return fail(std::string("a ") + type_name(key) + " cannot be a key");
+        if (!dict->set(key, eval(*expr.children[i + 1], scope)))
+          return fail(std::string("a ") + type_name(key) + " cannot be a key");
       }
       return Value::object(Kind::kDict, dict);
     }
@@ -308,9 +330,12 @@ Value Interpreter::eval(const Expr& expr, Scope& scope) {
       line_ = expr.line;
       return item(self, key);
     }
-    case ExprKind::kSlice: return eval_slice(expr, scope);
-    case ExprKind::kCall: return eval_call(expr, scope);
-    case ExprKind::kFilter: return eval_filter(expr, eval(*expr.children[0], scope), scope);
+    case ExprKind::kSlice:
+      return eval_slice(expr, scope);
+    case ExprKind::kCall:
+      return eval_call(expr, scope);
+    case ExprKind::kFilter:
+      return eval_filter(expr, eval(*expr.children[0], scope), scope);
     case ExprKind::kTest: {
       const Value value = eval(*expr.children[0], scope);
       const Arguments arguments = eval_arguments(expr, scope);
@@ -318,9 +343,11 @@ Value Interpreter::eval(const Expr& expr, Scope& scope) {
       if (failed()) return {};
       return Value::boolean(apply_test(expr.name, value, arguments));
     }
-    case ExprKind::kNot: return Value::boolean(!truthy(eval(*expr.children[0], scope)));
+    case ExprKind::kNot:
+      return Value::boolean(!truthy(eval(*expr.children[0], scope)));
     case ExprKind::kNegate:
-    case ExprKind::kPlus: return negate(eval(*expr.children[0], scope), expr.kind == ExprKind::kNegate);
+    case ExprKind::kPlus:
+      return negate(eval(*expr.children[0], scope), expr.kind == ExprKind::kNegate);
     case ExprKind::kBinary: {
       const Value a = eval(*expr.children[0], scope);
       const Value b = eval(*expr.children[1], scope);
@@ -332,7 +359,8 @@ Value Interpreter::eval(const Expr& expr, Scope& scope) {
       for (const ExprPtr& child : expr.children) print(text, eval(*child, scope));
       return Value::text(std::move(text));
     }
-    case ExprKind::kCompare: return eval_compare(expr, scope);
+    case ExprKind::kCompare:
+      return eval_compare(expr, scope);
     case ExprKind::kAnd:
     case ExprKind::kOr: {
       Value value;
@@ -420,9 +448,12 @@ Value Interpreter::eval_call(const Expr& expr, Scope& scope, const Value* caller
 Value Interpreter::call(const Value& callee, Arguments arguments, const Value* caller) {
   if (failed()) return {};
   switch (callee.kind()) {
-    case Kind::kMacro: return call_macro(callee.macro(), std::move(arguments), caller);
-    case Kind::kFunction: return call_function(callee.as_function(), arguments);
-    case Kind::kMethod: return call_method(callee.method().self, callee.method().name, arguments);
+    case Kind::kMacro:
+      return call_macro(callee.macro(), std::move(arguments), caller);
+    case Kind::kFunction:
+      return call_function(callee.as_function(), arguments);
+    case Kind::kMethod:
+      return call_method(callee.method().self, callee.method().name, arguments);
     case Kind::kLoop: {
       Loop& loop = callee.loop();
       if (!loop.stmt->recursive) return fail("the loop is called but not marked 'recursive'");
@@ -435,8 +466,10 @@ Value Interpreter::call(const Value& callee, Arguments arguments, const Value* c
       out_ = outer;
       return Value::text(std::move(text));
     }
-    case Kind::kUndefined: return fail(std::string(callee.undefined_name()) + " and cannot be called");
-    default: return fail(std::string("a ") + type_name(callee) + " cannot be called");
+    case Kind::kUndefined:
+      return fail(std::string(callee.undefined_name()) + " and cannot be called");
+    default:
+      return fail(std::string("a ") + type_name(callee) + " cannot be called");
   }
 }
 
@@ -473,9 +506,10 @@ Value Interpreter::call_macro(const Macro& macro, Arguments arguments, const Val
   for (size_t i = 0; i < stmt.parameters.size(); ++i) {
     if (filled[i]) continue;
     const Parameter& parameter = stmt.parameters[i];
-    Value value = parameter.otherwise ? eval(*parameter.otherwise, *scope)
-                                      : Value::undefined("parameter '" + syntax_.symbols[static_cast<size_t>(parameter.symbol)] +
-                                                         "' was not provided");
+    Value value = parameter.otherwise
+                      ? eval(*parameter.otherwise, *scope)
+                      : Value::undefined("parameter '" + syntax_.symbols[static_cast<size_t>(parameter.symbol)] +
+                                         "' was not provided");
     set_variable(*scope, parameter.symbol, std::move(value));
   }
   const auto symbol_of = [&](const char* name) {
@@ -485,8 +519,10 @@ Value Interpreter::call_macro(const Macro& macro, Arguments arguments, const Val
   if (stmt.takes_rest) {
     std::vector<Value> extra(std::make_move_iterator(arguments.positional.begin() + static_cast<std::ptrdiff_t>(given)),
                              std::make_move_iterator(arguments.positional.end()));
-    if (const int symbol = symbol_of("varargs"); symbol >= 0) set_variable(*scope, symbol, make_list(std::move(extra), Kind::kTuple));
-    if (const int symbol = symbol_of("kwargs"); symbol >= 0) set_variable(*scope, symbol, Value::object(Kind::kDict, rest));
+    if (const int symbol = symbol_of("varargs"); symbol >= 0)
+      set_variable(*scope, symbol, make_list(std::move(extra), Kind::kTuple));
+    if (const int symbol = symbol_of("kwargs"); symbol >= 0)
+      set_variable(*scope, symbol, Value::object(Kind::kDict, rest));
   }
   if (stmt.kind == StmtKind::kMacro) {
     if (const int symbol = symbol_of("caller"); symbol >= 0)

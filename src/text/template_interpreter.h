@@ -1,5 +1,5 @@
-// Interpreter: one rendering of a parsed template. It holds the variables, the objects made on the way and what may still be
-// spent. The first failure is kept; every operation after it returns at once with an undefined value.
+// Interpreter: one rendering of a parsed template. It holds the variables, the objects made on the way and what may
+// still be spent. The first failure is kept; every operation after it returns at once with an undefined value.
 #pragma once
 
 #include <ctime>
@@ -68,7 +68,8 @@ class Interpreter {
     T* raw = object.get();
     heap_.push_back(std::move(object));
     objects_ += 1 + entries;
-    if (objects_ > limits_.objects) fail("the template makes more than " + std::to_string(limits_.objects) + " objects");
+    if (objects_ > limits_.objects)
+      fail("the template makes more than " + std::to_string(limits_.objects) + " objects");
     return raw;
   }
   Value make_list(std::vector<Value> items, Kind kind = Kind::kList);
@@ -107,9 +108,9 @@ class Interpreter {
   Value loop_attribute(Loop& loop, const std::string& name);
   std::vector<Value> iterate(const Value& value);
   std::optional<Int> length(const Value& value);
-  void print(MarkedText& out, const Value& value);                // str(value)
+  void print(MarkedText& out, const Value& value);                      // str(value)
   void print_repr(MarkedText& out, const Value& value, int depth = 0);  // repr(value)
-  MarkedText text_of(const Value& value);                          // str(value)
+  MarkedText text_of(const Value& value);                               // str(value)
   struct JsonStyle {
     std::string indent;  // empty: one line
     bool indented = false;
@@ -123,8 +124,8 @@ class Interpreter {
   // ---- built-in functions, filters, tests and methods
   // Positional and named arguments as slots in the order of `names`; null where absent.
   using Slots = std::vector<const Value*>;
-  std::optional<Slots> bind(const Arguments& arguments, const char* function, std::initializer_list<std::string_view> names,
-                            size_t required = 0);
+  std::optional<Slots> bind(const Arguments& arguments, const char* function,
+                            std::initializer_list<std::string_view> names, size_t required = 0);
   Value call_function(Function function, const Arguments& arguments);
   Value range(const Arguments& arguments);
   Value strftime_now(const Arguments& arguments);

@@ -83,7 +83,8 @@ class Lexer {
     } else if (sign != '+' && !is_output) {
       const size_t line_end = text.rfind('\n');
       const size_t line_begin = line_end == std::string_view::npos ? 0 : line_end + 1;
-      if ((line_begin > 0 || at_line_begin_) && skip_space(text, line_begin) == text.size()) text = text.substr(0, line_begin);
+      if ((line_begin > 0 || at_line_begin_) && skip_space(text, line_begin) == text.size())
+        text = text.substr(0, line_begin);
     }
     if (!text.empty()) add(TokenKind::kText, std::string(text));
     at_line_begin_ = false;
@@ -193,13 +194,15 @@ class Lexer {
   }
 
   size_t digits(size_t i) const {
-    while (i < source_.size() && (is_digit(source_[i]) || (source_[i] == '_' && i + 1 < source_.size() && is_digit(source_[i + 1]))))
+    while (i < source_.size() &&
+           (is_digit(source_[i]) || (source_[i] == '_' && i + 1 < source_.size() && is_digit(source_[i + 1]))))
       ++i;
     return i;
   }
 
   Status number() {
-    if (source_[at_] == '0' && at_ + 1 < source_.size() && std::string_view("xXoObB").find(source_[at_ + 1]) != std::string_view::npos) {
+    if (source_[at_] == '0' && at_ + 1 < source_.size() &&
+        std::string_view("xXoObB").find(source_[at_ + 1]) != std::string_view::npos) {
       size_t end = at_ + 2;
       while (end < source_.size() && (is_name_part(source_[end]))) ++end;
       add(TokenKind::kInteger, source_.substr(at_, end - at_));
@@ -284,7 +287,8 @@ class Lexer {
       append_utf8(code, value);
       return {};
     }
-    if (c == 'N') return template_error(ErrorCode::kUnsupported, line_, "escapes by character name (\\N) are not supported");
+    if (c == 'N')
+      return template_error(ErrorCode::kUnsupported, line_, "escapes by character name (\\N) are not supported");
     value += '\\';
     value += c;
     return {};
@@ -303,6 +307,8 @@ Error template_error(ErrorCode code, int line, const std::string& what) {
   return {code, "chat template line " + std::to_string(line) + ": " + what};
 }
 
-Result<std::vector<Token>> tokenize_template(std::string_view source) { return Lexer(with_plain_line_ends(source)).run(); }
+Result<std::vector<Token>> tokenize_template(std::string_view source) {
+  return Lexer(with_plain_line_ends(source)).run();
+}
 
 }  // namespace foretoken::jinja

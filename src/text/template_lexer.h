@@ -11,7 +11,17 @@
 namespace foretoken::jinja {
 
 enum class TokenKind : uint8_t {
-  kText, kBlockBegin, kBlockEnd, kOutputBegin, kOutputEnd, kName, kString, kInteger, kFloat, kOperator, kEnd
+  kText,
+  kBlockBegin,
+  kBlockEnd,
+  kOutputBegin,
+  kOutputEnd,
+  kName,
+  kString,
+  kInteger,
+  kFloat,
+  kOperator,
+  kEnd
 };
 
 struct Token {

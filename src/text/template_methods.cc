@@ -1,5 +1,5 @@
-// Global functions and the methods of strings, lists and mappings, as Python's objects have them. Strings count characters,
-// keep their marks, and never change in place.
+// Global functions and the methods of strings, lists and mappings, as Python's objects have them. Strings count
+// characters, keep their marks, and never change in place.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -12,10 +12,11 @@ namespace foretoken::jinja {
 namespace {
 
 constexpr std::string_view kStringMethods[] = {
-    "capitalize", "center", "count", "endswith", "expandtabs", "find", "format", "index", "isalnum", "isalpha", "isdecimal",
-    "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip", "partition",
-    "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip", "split",
-    "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill"};
+    "capitalize", "center",     "count",     "endswith", "expandtabs", "find",      "format",       "index",
+    "isalnum",    "isalpha",    "isdecimal", "isdigit",  "islower",    "isnumeric", "isspace",      "istitle",
+    "isupper",    "join",       "ljust",     "lower",    "lstrip",     "partition", "removeprefix", "removesuffix",
+    "replace",    "rfind",      "rindex",    "rjust",    "rpartition", "rsplit",    "rstrip",       "split",
+    "splitlines", "startswith", "strip",     "swapcase", "title",      "upper",     "zfill"};
 constexpr std::string_view kListMethods[] = {"append", "copy", "count", "index", "pop"};
 constexpr std::string_view kTupleMethods[] = {"count", "index"};
 constexpr std::string_view kDictMethods[] = {"copy", "get", "items", "keys", "values"};
@@ -50,7 +51,8 @@ std::optional<Interpreter::Slots> Interpreter::bind(const Arguments& arguments, 
     const auto it = std::find(names.begin(), names.end(), name);
     const auto slot = static_cast<size_t>(it - names.begin());
     if (it == names.end() || slots[slot]) {
-      fail(std::string(function) + (it == names.end() ? " takes no argument named '" : " gets its argument twice: '") + name + "'");
+      fail(std::string(function) + (it == names.end() ? " takes no argument named '" : " gets its argument twice: '") +
+           name + "'");
       return std::nullopt;
     }
     slots[slot] = &value;
@@ -65,11 +67,14 @@ std::optional<Interpreter::Slots> Interpreter::bind(const Arguments& arguments, 
 
 Value Interpreter::call_function(Function function, const Arguments& arguments) {
   switch (function) {
-    case Function::kRange: return range(arguments);
-    case Function::kStrftimeNow: return strftime_now(arguments);
+    case Function::kRange:
+      return range(arguments);
+    case Function::kStrftimeNow:
+      return strftime_now(arguments);
     case Function::kRaiseException: {
       const auto slots = bind(arguments, "raise_exception", {"message"}, 1);
-      return slots ? fail("the template refuses these messages: " + text_of(*(*slots)[0]).bytes.substr(0, 1000), ErrorCode::kUsage)
+      return slots ? fail("the template refuses these messages: " + text_of(*(*slots)[0]).bytes.substr(0, 1000),
+                          ErrorCode::kUsage)
                    : Value();
     }
     case Function::kNamespace:
@@ -83,7 +88,8 @@ Value Interpreter::call_function(Function function, const Arguments& arguments) 
         for (const Value& entry : iterate(source)) {
           const std::vector<Value> pair = iterate(entry);
           if (failed()) return {};
-          if (pair.size() != 2 || !dict->set(pair[0], pair[1])) return fail("a mapping is made of pairs of key and value");
+          if (pair.size() != 2 || !dict->set(pair[0], pair[1]))
+            return fail("a mapping is made of pairs of key and value");
         }
       }
       for (const auto& [name, value] : arguments.named) dict->set(Value::text(name), value);
@@ -106,10 +112,12 @@ Value Interpreter::range(const Arguments& arguments) {
   const auto [begin, end, step] = bounds;
   if (step == 0) return fail("range's step cannot be zero");
   constexpr Int kFar = Int{1} << 100;
-  if (begin > kFar || begin < -kFar || end > kFar || end < -kFar || step > kFar || step < -kFar) return fail("range's bounds are too large");
+  if (begin > kFar || begin < -kFar || end > kFar || end < -kFar || step > kFar || step < -kFar)
+    return fail("range's bounds are too large");
   const Int distance = step > 0 ? end - begin : begin - end, stride = step > 0 ? step : -step;
   const Int count = distance <= 0 ? 0 : (distance + stride - 1) / stride;
-  if (count > static_cast<Int>(limits_.range)) return fail("range has more than " + std::to_string(limits_.range) + " elements");
+  if (count > static_cast<Int>(limits_.range))
+    return fail("range has more than " + std::to_string(limits_.range) + " elements");
   std::vector<Value> items;
   for (Int i = 0; i < count; ++i) items.push_back(Value::integer(begin + i * step));
   spend(items.size());
@@ -119,7 +127,8 @@ Value Interpreter::range(const Arguments& arguments) {
 Value Interpreter::strftime_now(const Arguments& arguments) {
   const auto slots = bind(arguments, "strftime_now", {"format"}, 1);
   if (!slots) return {};
-  if (!(*slots)[0]->is_string() || (*slots)[0]->str().size() > 200) return fail("strftime_now needs a format string of at most 200 bytes");
+  if (!(*slots)[0]->is_string() || (*slots)[0]->str().size() > 200)
+    return fail("strftime_now needs a format string of at most 200 bytes");
   const std::string format((*slots)[0]->str());
   const std::time_t now = now_ ? *now_ : std::time(nullptr);
   std::tm local{};
@@ -133,23 +142,33 @@ Value Interpreter::strftime_now(const Arguments& arguments) {
 
 bool Interpreter::has_method(const Value& self, std::string_view name) {
   switch (self.kind()) {
-    case Kind::kString: return listed(kStringMethods, name);
-    case Kind::kList: return listed(kListMethods, name);
-    case Kind::kTuple: return listed(kTupleMethods, name);
-    case Kind::kDict: return listed(kDictMethods, name);
-    case Kind::kLoop: return name == "cycle" || name == "changed";
-    default: return false;
+    case Kind::kString:
+      return listed(kStringMethods, name);
+    case Kind::kList:
+      return listed(kListMethods, name);
+    case Kind::kTuple:
+      return listed(kTupleMethods, name);
+    case Kind::kDict:
+      return listed(kDictMethods, name);
+    case Kind::kLoop:
+      return name == "cycle" || name == "changed";
+    default:
+      return false;
   }
 }
 
 Value Interpreter::call_method(const Value& self, const std::string& name, const Arguments& arguments) {
   if (failed() || !spend(1)) return {};
   switch (self.kind()) {
-    case Kind::kString: return string_method(self.marked(), name, arguments);
+    case Kind::kString:
+      return string_method(self.marked(), name, arguments);
     case Kind::kList:
-    case Kind::kTuple: return list_method(self, name, arguments);
-    case Kind::kDict: return dict_method(self, name, arguments);
-    default: break;
+    case Kind::kTuple:
+      return list_method(self, name, arguments);
+    case Kind::kDict:
+      return dict_method(self, name, arguments);
+    default:
+      break;
   }
   Loop& loop = self.loop();
   if (name == "cycle") {
@@ -295,7 +314,8 @@ Value Interpreter::string_method(const MarkedText& text, const std::string& name
       parts = {Value::text(text), Value::text(""), Value::text("")};
       if (name[0] == 'r') std::swap(parts[0], parts[2]);
     } else {
-      parts = {Value::text(text.part(0, at)), Value::text(text.part(at, at + part.size())), Value::text(text.part(at + part.size(), bytes.size()))};
+      parts = {Value::text(text.part(0, at)), Value::text(text.part(at, at + part.size())),
+               Value::text(text.part(at + part.size(), bytes.size()))};
     }
     return make_list(std::move(parts), Kind::kTuple);
   }
@@ -317,7 +337,9 @@ Value Interpreter::string_method(const MarkedText& text, const std::string& name
     else if (!(*slots)[1]) filler.append(" ");
     else if ((*slots)[1]->is_string() && count_characters((*slots)[1]->str()) == 1) filler = (*slots)[1]->marked();
     else return fail(name + " fills with one character");
-    const size_t left = name == "ljust" ? 0 : name == "center" ? fill / 2 + (fill & static_cast<size_t>(*width) & 1) : fill;
+    const size_t left = name == "ljust"    ? 0
+                        : name == "center" ? fill / 2 + (fill & static_cast<size_t>(*width) & 1)
+                                           : fill;
     const size_t sign = name == "zfill" && !bytes.empty() && (bytes[0] == '-' || bytes[0] == '+') ? 1 : 0;
     MarkedText padded;
     put(padded, text, 0, sign);
@@ -349,7 +371,8 @@ Value Interpreter::string_method(const MarkedText& text, const std::string& name
 
   if (!bind(arguments, name.c_str(), {})) return {};
   if (!name.starts_with("is")) return map_case(text, name);
-  // Predicates: every character must qualify, and there must be one. Those of case ask for a cased character and none of the other case.
+  // Predicates: every character must qualify, and there must be one. Those of case ask for a cased character and none
+  // of the other case.
   bool all = !bytes.empty(), cased = false, mixed = false, titled = true, after_cased = false;
   for (size_t at = 0; at < bytes.size();) {
     const CodePoint c = decode_utf8(bytes, at);
@@ -400,7 +423,8 @@ Value Interpreter::map_case(const MarkedText& text, std::string_view how) {
 
 Value Interpreter::strip(const MarkedText& text, const Value* characters, bool left, bool right) {
   if (characters && characters->is_none()) characters = nullptr;
-  if (characters && !characters->is_string()) return fail(std::string("strip needs a string, not ") + type_name(*characters));
+  if (characters && !characters->is_string())
+    return fail(std::string("strip needs a string, not ") + type_name(*characters));
   const std::string_view bytes = text.bytes;
   const auto strips = [&](size_t at, const CodePoint& c) {
     if (!characters) return is_python_space(c.value);
@@ -426,7 +450,8 @@ Value Interpreter::split(const MarkedText& text, const Arguments& arguments, boo
   const auto slots = bind(arguments, from_right ? "rsplit" : "split", {"sep", "maxsplit"});
   if (!slots) return {};
   const Value* separator = (*slots)[0] && !(*slots)[0]->is_none() ? (*slots)[0] : nullptr;
-  if (separator && (!separator->is_string() || separator->str().empty())) return fail("split needs a separator that is not empty");
+  if (separator && (!separator->is_string() || separator->str().empty()))
+    return fail("split needs a separator that is not empty");
   const std::string_view bytes = text.bytes;
   Int left = integer_in((*slots)[1]).value_or(-1);
   if (left < 0) left = static_cast<Int>(bytes.size()) + 1;
@@ -454,8 +479,12 @@ Value Interpreter::split(const MarkedText& text, const Arguments& arguments, boo
     size_t begin = 0, end = bytes.size();
     const auto space_at = [&](size_t at) { return is_python_space(decode_utf8(bytes, at).value); };
     const auto space_before = [&](size_t at) { return is_python_space(decode_utf8_before(bytes, at).value); };
-    const auto trim_left = [&] { while (begin < end && space_at(begin)) begin += decode_utf8(bytes, begin).size; };
-    const auto trim_right = [&] { while (begin < end && space_before(end)) end -= decode_utf8_before(bytes, end).size; };
+    const auto trim_left = [&] {
+      while (begin < end && space_at(begin)) begin += decode_utf8(bytes, begin).size;
+    };
+    const auto trim_right = [&] {
+      while (begin < end && space_before(end)) end -= decode_utf8_before(bytes, end).size;
+    };
     for (from_right ? trim_right() : trim_left(); begin < end; from_right ? trim_right() : trim_left()) {
       if (left-- <= 0) {
         from_right ? trim_left() : trim_right();
@@ -520,7 +549,8 @@ Value Interpreter::replace(const MarkedText& text, const Value& from, const Valu
       at = done = end;
     }
   } else {
-    for (size_t at = bytes.find(old); at != std::string_view::npos && left > 0 && !failed(); at = bytes.find(old, done), --left) {
+    for (size_t at = bytes.find(old); at != std::string_view::npos && left > 0 && !failed();
+         at = bytes.find(old, done), --left) {
       put(result, text, done, at);
       put(result, to.marked());
       done = at + old.size();
@@ -533,7 +563,8 @@ Value Interpreter::replace(const MarkedText& text, const Value& from, const Valu
 
 // ---- formatting
 
-// One value by a format such as "5.2f", "-8s" or "03d"; `conversion` is the printf letter, or 0 to take it from the end of `spec`.
+// One value by a format such as "5.2f", "-8s" or "03d"; `conversion` is the printf letter, or 0 to take it from the end
+// of `spec`.
 bool Interpreter::put_formatted(MarkedText& out, const Value& value, std::string_view spec, char conversion) {
   bool left = false, zero = false, plus = false;
   for (; !spec.empty(); spec.remove_prefix(1)) {
@@ -569,8 +600,12 @@ bool Interpreter::put_formatted(MarkedText& out, const Value& value, std::string
     body.append(std::string_view(buffer, static_cast<size_t>(std::min<int>(size, sizeof buffer - 1))));
   };
   switch (conversion) {
-    case 's': body = text_of(value); break;
-    case 'r': print_repr(body, value); break;
+    case 's':
+      body = text_of(value);
+      break;
+    case 'r':
+      print_repr(body, value);
+      break;
     case 'd':
     case 'i':
     case 'u':
@@ -581,14 +616,18 @@ bool Interpreter::put_formatted(MarkedText& out, const Value& value, std::string
         fail(std::string("a number is needed, not ") + type_name(value));
         return false;
       } else {
-        const Int whole = value.is_integral() ? value.as_int() : static_cast<Int>(std::clamp(value.as_float(), -1e30, 1e30));
+        const Int whole =
+            value.is_integral() ? value.as_int() : static_cast<Int>(std::clamp(value.as_float(), -1e30, 1e30));
         if (conversion == 'd' || conversion == 'i' || conversion == 'u') {
           body.append(format_int(whole));
         } else {
           char buffer[64];
           const auto magnitude = static_cast<unsigned long long>(whole < 0 ? -whole : whole);
-          std::snprintf(buffer, sizeof buffer, conversion == 'o' ? "%s%llo" : conversion == 'x' ? "%s%llx" : "%s%llX", whole < 0 ? "-" : "",
-                        magnitude);
+          std::snprintf(buffer, sizeof buffer,
+                        conversion == 'o'   ? "%s%llo"
+                        : conversion == 'x' ? "%s%llx"
+                                            : "%s%llX",
+                        whole < 0 ? "-" : "", magnitude);
           body.append(buffer);
         }
       }
@@ -603,11 +642,18 @@ bool Interpreter::put_formatted(MarkedText& out, const Value& value, std::string
         fail(std::string("a number is needed, not ") + type_name(value));
         return false;
       }
-      printed(conversion == 'e' ? "%.*e" : conversion == 'E' ? "%.*E" : conversion == 'f' || conversion == 'F' ? "%.*f" : conversion == 'g' ? "%.*g" : "%.*G");
+      printed(conversion == 'e'                        ? "%.*e"
+              : conversion == 'E'                      ? "%.*E"
+              : conversion == 'f' || conversion == 'F' ? "%.*f"
+              : conversion == 'g'                      ? "%.*g"
+                                                       : "%.*G");
       break;
-    default: fail(std::string("the format '") + conversion + "' is not supported", ErrorCode::kUnsupported); return false;
+    default:
+      fail(std::string("the format '") + conversion + "' is not supported", ErrorCode::kUnsupported);
+      return false;
   }
-  if (conversion == 's' && precision >= 0) body = body.part(0, offset_of_character(body.bytes, static_cast<size_t>(precision)));
+  if (conversion == 's' && precision >= 0)
+    body = body.part(0, offset_of_character(body.bytes, static_cast<size_t>(precision)));
   if (plus && value.is_number() && conversion != 's' && body.bytes[0] != '-') {
     MarkedText with_sign;
     with_sign.append("+");
@@ -617,7 +663,8 @@ bool Interpreter::put_formatted(MarkedText& out, const Value& value, std::string
   const size_t size = count_characters(body.bytes);
   const size_t missing = static_cast<size_t>(width) > size ? static_cast<size_t>(width) - size : 0;
   const bool is_number = conversion != 's' && conversion != 'r';
-  const size_t sign = zero && is_number && !body.bytes.empty() && (body.bytes[0] == '-' || body.bytes[0] == '+') ? 1 : 0;
+  const size_t sign =
+      zero && is_number && !body.bytes.empty() && (body.bytes[0] == '-' || body.bytes[0] == '+') ? 1 : 0;
   put(out, body, 0, sign);
   if (!left) put(out, std::string(missing, zero && is_number ? '0' : ' '));
   put(out, body, sign, body.bytes.size());
@@ -656,7 +703,8 @@ Value Interpreter::format_percent(const MarkedText& format, const Value& values,
     else if (!put_formatted(out, by_name ? *by_name : take(), bytes.substr(spec, i - spec), bytes[i])) return {};
     done = i + 1;
   }
-  if (values.is(Kind::kTuple) && next < values.list().items.size()) return fail("there are more values than the format asks for");
+  if (values.is(Kind::kTuple) && next < values.list().items.size())
+    return fail("there are more values than the format asks for");
   put(out, format, done, bytes.size());
   return failed() ? Value() : Value::text(std::move(out));
 }
@@ -665,7 +713,8 @@ Value Interpreter::format_braces(const MarkedText& format, const Arguments& argu
   const std::string_view bytes = format.bytes;
   MarkedText out;
   size_t next = 0, done = 0;
-  for (size_t at = bytes.find_first_of("{}"); at != std::string_view::npos && !failed(); at = bytes.find_first_of("{}", done)) {
+  for (size_t at = bytes.find_first_of("{}"); at != std::string_view::npos && !failed();
+       at = bytes.find_first_of("{}", done)) {
     put(out, format, done, at);
     if (at + 1 < bytes.size() && bytes[at + 1] == bytes[at]) {  // {{ and }}
       put(out, format, at, at + 1);

@@ -45,15 +45,22 @@ size_t offset_of_character(std::string_view text, size_t n) {
 bool Interpreter::truthy(const Value& value) const {
   switch (value.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return false;
+    case Kind::kNone:
+      return false;
     case Kind::kBool:
-    case Kind::kInt: return value.as_int() != 0;
-    case Kind::kFloat: return value.as_float() != 0;
-    case Kind::kString: return !value.str().empty();
+    case Kind::kInt:
+      return value.as_int() != 0;
+    case Kind::kFloat:
+      return value.as_float() != 0;
+    case Kind::kString:
+      return !value.str().empty();
     case Kind::kList:
-    case Kind::kTuple: return !value.list().items.empty();
-    case Kind::kDict: return !value.dict().entries.empty();
-    default: return true;
+    case Kind::kTuple:
+      return !value.list().items.empty();
+    case Kind::kDict:
+      return !value.dict().entries.empty();
+    default:
+      return true;
   }
 }
 
@@ -68,8 +75,10 @@ bool Interpreter::equal(const Value& a, const Value& b, int depth) {
   if (a.kind() != b.kind()) return false;
   switch (a.kind()) {
     case Kind::kUndefined:
-    case Kind::kNone: return true;
-    case Kind::kString: return spend(a.str().size() / 64) && a.str() == b.str();
+    case Kind::kNone:
+      return true;
+    case Kind::kString:
+      return spend(a.str().size() / 64) && a.str() == b.str();
     case Kind::kList:
     case Kind::kTuple: {
       const auto &x = a.list().items, &y = b.list().items;
@@ -87,8 +96,10 @@ bool Interpreter::equal(const Value& a, const Value& b, int depth) {
       }
       return true;
     }
-    case Kind::kFunction: return a.as_function() == b.as_function();
-    default: return a.identity() == b.identity();
+    case Kind::kFunction:
+      return a.as_function() == b.as_function();
+    default:
+      return a.identity() == b.identity();
   }
 }
 
@@ -123,14 +134,18 @@ bool Interpreter::contains(const Value& container, const Value& item) {
         return false;
       }
       return spend(container.str().size() / 16) && container.str().find(item.str()) != std::string_view::npos;
-    case Kind::kDict: return container.dict().find(item) != nullptr;
-    case Kind::kUndefined: return false;
+    case Kind::kDict:
+      return container.dict().find(item) != nullptr;
+    case Kind::kUndefined:
+      return false;
     case Kind::kList:
     case Kind::kTuple:
       for (const Value& element : container.list().items)
         if (equal(element, item)) return true;
       return false;
-    default: fail("'in' needs a string, a list or a mapping on its right, not " + quoted_type(container)); return false;
+    default:
+      fail("'in' needs a string, a list or a mapping on its right, not " + quoted_type(container));
+      return false;
   }
 }
 
@@ -139,15 +154,24 @@ bool Interpreter::contains(const Value& container, const Value& item) {
 Value Interpreter::binary(Op op, const Value& a, const Value& b) {
   if (failed()) return {};
   switch (op) {
-    case Op::kEqual: return Value::boolean(equal(a, b));
-    case Op::kNotEqual: return Value::boolean(!equal(a, b));
-    case Op::kLess: return Value::boolean(compare(a, b, "<") < 0);
-    case Op::kLessEqual: return Value::boolean(compare(a, b, "<=") <= 0);
-    case Op::kGreater: return Value::boolean(compare(a, b, ">") > 0);
-    case Op::kGreaterEqual: return Value::boolean(compare(a, b, ">=") >= 0);
-    case Op::kIn: return Value::boolean(contains(b, a));
-    case Op::kNotIn: return Value::boolean(!contains(b, a));
-    default: return arithmetic(op, a, b);
+    case Op::kEqual:
+      return Value::boolean(equal(a, b));
+    case Op::kNotEqual:
+      return Value::boolean(!equal(a, b));
+    case Op::kLess:
+      return Value::boolean(compare(a, b, "<") < 0);
+    case Op::kLessEqual:
+      return Value::boolean(compare(a, b, "<=") <= 0);
+    case Op::kGreater:
+      return Value::boolean(compare(a, b, ">") > 0);
+    case Op::kGreaterEqual:
+      return Value::boolean(compare(a, b, ">=") >= 0);
+    case Op::kIn:
+      return Value::boolean(contains(b, a));
+    case Op::kNotIn:
+      return Value::boolean(!contains(b, a));
+    default:
+      return arithmetic(op, a, b);
   }
 }
 
@@ -170,8 +194,8 @@ Value Interpreter::arithmetic(Op op, const Value& a, const Value& b) {
   if (op == Op::kMultiply && a.is_integral() && (b.is_string() || b.is_sequence())) return repeat(b, a.as_int());
   if (op == Op::kModulo && a.is_string()) return format_percent(a.marked(), b);
   if (!a.is_number() || !b.is_number())
-    return fail(std::string("'") + kNames[static_cast<int>(op)] + "' is not defined between " + quoted_type(a) + " and " +
-                quoted_type(b));
+    return fail(std::string("'") + kNames[static_cast<int>(op)] + "' is not defined between " + quoted_type(a) +
+                " and " + quoted_type(b));
 
   const bool divides = op == Op::kDivide || op == Op::kFloorDivide || op == Op::kModulo;
   if (divides && b.as_float() == 0) return fail("division by zero");
@@ -180,14 +204,22 @@ Value Interpreter::arithmetic(Op op, const Value& a, const Value& b) {
     Int result = 0;
     bool overflow = false;
     switch (op) {
-      case Op::kAdd: overflow = __builtin_add_overflow(x, y, &result); break;
-      case Op::kSubtract: overflow = __builtin_sub_overflow(x, y, &result); break;
-      case Op::kMultiply: overflow = __builtin_mul_overflow(x, y, &result); break;
+      case Op::kAdd:
+        overflow = __builtin_add_overflow(x, y, &result);
+        break;
+      case Op::kSubtract:
+        overflow = __builtin_sub_overflow(x, y, &result);
+        break;
+      case Op::kMultiply:
+        overflow = __builtin_mul_overflow(x, y, &result);
+        break;
       case Op::kFloorDivide:
         overflow = y == -1 && __builtin_sub_overflow(Int{0}, x, &result);
         if (!overflow) result = floor_divide(x, y);
         break;
-      case Op::kModulo: result = y == -1 ? 0 : x - floor_divide(x, y) * y; break;
+      case Op::kModulo:
+        result = y == -1 ? 0 : x - floor_divide(x, y) * y;
+        break;
       default: {  // kPower
         result = 1;
         const bool trivial = x == 0 || x == 1 || x == -1;
@@ -203,11 +235,16 @@ Value Interpreter::arithmetic(Op op, const Value& a, const Value& b) {
   }
   const double x = a.as_float(), y = b.as_float();
   switch (op) {
-    case Op::kAdd: return Value::number(x + y);
-    case Op::kSubtract: return Value::number(x - y);
-    case Op::kMultiply: return Value::number(x * y);
-    case Op::kDivide: return Value::number(x / y);
-    case Op::kFloorDivide: return Value::number(std::floor(x / y));
+    case Op::kAdd:
+      return Value::number(x + y);
+    case Op::kSubtract:
+      return Value::number(x - y);
+    case Op::kMultiply:
+      return Value::number(x * y);
+    case Op::kDivide:
+      return Value::number(x / y);
+    case Op::kFloorDivide:
+      return Value::number(std::floor(x / y));
     case Op::kModulo: {
       const double rest = std::fmod(x, y);
       return Value::number(rest != 0 && (rest < 0) != (y < 0) ? rest + y : rest);
@@ -243,7 +280,8 @@ Value Interpreter::negate(const Value& value, bool minus) {
   if (value.is_undefined()) return fail(std::string(value.undefined_name()));
   if (value.is_integral()) {
     Int result = value.as_int();
-    if (minus && __builtin_sub_overflow(Int{0}, value.as_int(), &result)) return fail("an integer grows beyond 127 bits");
+    if (minus && __builtin_sub_overflow(Int{0}, value.as_int(), &result))
+      return fail("an integer grows beyond 127 bits");
     return Value::integer(result);
   }
   if (value.is(Kind::kFloat)) return Value::number(minus ? -value.as_float() : value.as_float());
@@ -261,16 +299,19 @@ Value Interpreter::attribute(const Value& self, const std::string& name) {
     return Value::object(Kind::kMethod, method);
   }
   switch (self.kind()) {
-    case Kind::kUndefined: return fail(std::string(self.undefined_name()));
+    case Kind::kUndefined:
+      return fail(std::string(self.undefined_name()));
     case Kind::kDict:
     case Kind::kNamespace:
       if (const Value* found = self.dict().find(std::string_view(name))) return *found;
       break;
-    case Kind::kLoop: return loop_attribute(self.loop(), name);
+    case Kind::kLoop:
+      return loop_attribute(self.loop(), name);
     case Kind::kMacro:
       if (name == "name") return Value::text(self.macro().stmt->text);
       break;
-    default: break;
+    default:
+      break;
   }
   return Value::undefined(std::string("a ") + type_name(self) + " has no attribute '" + name + "'");
 }
@@ -287,7 +328,8 @@ Value Interpreter::loop_attribute(Loop& loop, const std::string& name) {
   if (name == "depth") return Value::integer(loop.depth + 1);
   if (name == "depth0") return Value::integer(loop.depth);
   if (name == "previtem") return index > 0 ? loop.items[loop.index - 1] : Value::undefined("there is no previous item");
-  if (name == "nextitem") return index + 1 < size ? loop.items[loop.index + 1] : Value::undefined("there is no next item");
+  if (name == "nextitem")
+    return index + 1 < size ? loop.items[loop.index + 1] : Value::undefined("there is no next item");
   return Value::undefined("a loop has no attribute '" + name + "'");
 }
 
@@ -346,7 +388,8 @@ Value Interpreter::slice(const Value& self, std::optional<Int> begin, std::optio
     return Value::text(std::move(text));
   }
   std::vector<Value> items;
-  for (Int i = first; stride > 0 ? i < last : i > last; i += stride) items.push_back(self.list().items[static_cast<size_t>(i)]);
+  for (Int i = first; stride > 0 ? i < last : i > last; i += stride)
+    items.push_back(self.list().items[static_cast<size_t>(i)]);
   return make_list(std::move(items), self.kind());
 }
 
@@ -354,9 +397,12 @@ std::vector<Value> Interpreter::iterate(const Value& value) {
   std::vector<Value> items;
   if (failed()) return items;
   switch (value.kind()) {
-    case Kind::kUndefined: break;
+    case Kind::kUndefined:
+      break;
     case Kind::kList:
-    case Kind::kTuple: items = value.list().items; break;
+    case Kind::kTuple:
+      items = value.list().items;
+      break;
     case Kind::kDict:
       for (const auto& [key, unused] : value.dict().entries) items.push_back(key);
       break;
@@ -372,7 +418,8 @@ std::vector<Value> Interpreter::iterate(const Value& value) {
         at = end;
       }
       break;
-    default: fail("a " + std::string(type_name(value)) + " cannot be walked over");
+    default:
+      fail("a " + std::string(type_name(value)) + " cannot be walked over");
   }
   spend(items.size());
   return items;
@@ -380,13 +427,19 @@ std::vector<Value> Interpreter::iterate(const Value& value) {
 
 std::optional<Int> Interpreter::length(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return 0;
-    case Kind::kString: return static_cast<Int>(count_characters(value.str()));
+    case Kind::kUndefined:
+      return 0;
+    case Kind::kString:
+      return static_cast<Int>(count_characters(value.str()));
     case Kind::kList:
-    case Kind::kTuple: return static_cast<Int>(value.list().items.size());
-    case Kind::kDict: return static_cast<Int>(value.dict().entries.size());
-    case Kind::kLoop: return static_cast<Int>(value.loop().items.size());
-    default: return std::nullopt;
+    case Kind::kTuple:
+      return static_cast<Int>(value.list().items.size());
+    case Kind::kDict:
+      return static_cast<Int>(value.dict().entries.size());
+    case Kind::kLoop:
+      return static_cast<Int>(value.loop().items.size());
+    default:
+      return std::nullopt;
   }
 }
 
@@ -418,11 +471,21 @@ void Interpreter::print_repr(MarkedText& out, const Value& value, int depth) {
     }
   };
   switch (value.kind()) {
-    case Kind::kUndefined: put(out, "Undefined"); break;
-    case Kind::kNone: put(out, "None"); break;
-    case Kind::kBool: put(out, value.as_int() != 0 ? "True" : "False"); break;
-    case Kind::kInt: put(out, format_int(value.as_int())); break;
-    case Kind::kFloat: put(out, format_float(value.as_float())); break;
+    case Kind::kUndefined:
+      put(out, "Undefined");
+      break;
+    case Kind::kNone:
+      put(out, "None");
+      break;
+    case Kind::kBool:
+      put(out, value.as_int() != 0 ? "True" : "False");
+      break;
+    case Kind::kInt:
+      put(out, format_int(value.as_int()));
+      break;
+    case Kind::kFloat:
+      put(out, format_float(value.as_float()));
+      break;
     case Kind::kList:
       put(out, "[");
       print_items(value.list().items);
@@ -458,12 +521,16 @@ void Interpreter::print_repr(MarkedText& out, const Value& value, int depth) {
         const CodePoint c = decode_utf8(text, at);
         const size_t end = at + c.size;
         escape[0] = '\0';
-        if (c.value == static_cast<char32_t>(quote) || c.value == '\\') std::snprintf(escape, sizeof escape, "\\%c", static_cast<char>(c.value));
+        if (c.value == static_cast<char32_t>(quote) || c.value == '\\')
+          std::snprintf(escape, sizeof escape, "\\%c", static_cast<char>(c.value));
         else if (c.value == '\n') std::snprintf(escape, sizeof escape, "\\n");
         else if (c.value == '\r') std::snprintf(escape, sizeof escape, "\\r");
         else if (c.value == '\t') std::snprintf(escape, sizeof escape, "\\t");
         else if (c.value < 0x80 ? c.value < 0x20 || c.value == 0x7F : !is_printable(c.value))
-          std::snprintf(escape, sizeof escape, c.value < 0x100 ? "\\x%02x" : c.value < 0x10000 ? "\\u%04x" : "\\U%08x",
+          std::snprintf(escape, sizeof escape,
+                        c.value < 0x100     ? "\\x%02x"
+                        : c.value < 0x10000 ? "\\u%04x"
+                                            : "\\U%08x",
                         static_cast<unsigned>(c.value));
         if (escape[0] != '\0') {
           put(out, value.marked(), done, at);
@@ -476,11 +543,20 @@ void Interpreter::print_repr(MarkedText& out, const Value& value, int depth) {
       put(out, std::string_view(&quote, 1));
       break;
     }
-    case Kind::kNamespace: put(out, "<Namespace>"); break;
-    case Kind::kMacro: put(out, "<Macro '" + value.macro().stmt->text + "'>"); break;
+    case Kind::kNamespace:
+      put(out, "<Namespace>");
+      break;
+    case Kind::kMacro:
+      put(out, "<Macro '" + value.macro().stmt->text + "'>");
+      break;
     case Kind::kFunction:
-    case Kind::kMethod: put(out, "<function>"); break;
-    case Kind::kLoop: put(out, "<LoopContext " + std::to_string(value.loop().index + 1) + "/" + std::to_string(value.loop().items.size()) + ">"); break;
+    case Kind::kMethod:
+      put(out, "<function>");
+      break;
+    case Kind::kLoop:
+      put(out, "<LoopContext " + std::to_string(value.loop().index + 1) + "/" +
+                   std::to_string(value.loop().items.size()) + ">");
+      break;
   }
 }
 
@@ -498,13 +574,27 @@ void Interpreter::print_json_string(MarkedText& out, const MarkedText& text, boo
     }
     const CodePoint c = decode_utf8(bytes, at);
     switch (c.value) {
-      case '"': std::snprintf(escape, sizeof escape, "\\\""); break;
-      case '\\': std::snprintf(escape, sizeof escape, "\\\\"); break;
-      case '\n': std::snprintf(escape, sizeof escape, "\\n"); break;
-      case '\r': std::snprintf(escape, sizeof escape, "\\r"); break;
-      case '\t': std::snprintf(escape, sizeof escape, "\\t"); break;
-      case '\b': std::snprintf(escape, sizeof escape, "\\b"); break;
-      case '\f': std::snprintf(escape, sizeof escape, "\\f"); break;
+      case '"':
+        std::snprintf(escape, sizeof escape, "\\\"");
+        break;
+      case '\\':
+        std::snprintf(escape, sizeof escape, "\\\\");
+        break;
+      case '\n':
+        std::snprintf(escape, sizeof escape, "\\n");
+        break;
+      case '\r':
+        std::snprintf(escape, sizeof escape, "\\r");
+        break;
+      case '\t':
+        std::snprintf(escape, sizeof escape, "\\t");
+        break;
+      case '\b':
+        std::snprintf(escape, sizeof escape, "\\b");
+        break;
+      case '\f':
+        std::snprintf(escape, sizeof escape, "\\f");
+        break;
       default:
         if (c.value < 0x10000) {
           std::snprintf(escape, sizeof escape, "\\u%04x", static_cast<unsigned>(c.value));
@@ -534,15 +624,23 @@ void Interpreter::print_json(MarkedText& out, const Value& value, const JsonStyl
     for (int i = 0; i < level && !failed(); ++i) put(out, style.indent);
   };
   switch (value.kind()) {
-    case Kind::kNone: put(out, "null"); break;
-    case Kind::kBool: put(out, value.as_int() != 0 ? "true" : "false"); break;
-    case Kind::kInt: put(out, format_int(value.as_int())); break;
+    case Kind::kNone:
+      put(out, "null");
+      break;
+    case Kind::kBool:
+      put(out, value.as_int() != 0 ? "true" : "false");
+      break;
+    case Kind::kInt:
+      put(out, format_int(value.as_int()));
+      break;
     case Kind::kFloat:
       if (std::isnan(value.as_float())) put(out, "NaN");
       else if (std::isinf(value.as_float())) put(out, value.as_float() < 0 ? "-Infinity" : "Infinity");
       else put(out, format_float(value.as_float()));
       break;
-    case Kind::kString: print_json_string(out, value.marked(), style.ascii); break;
+    case Kind::kString:
+      print_json_string(out, value.marked(), style.ascii);
+      break;
     case Kind::kList:
     case Kind::kTuple: {
       const auto& items = value.list().items;
@@ -587,8 +685,9 @@ void Interpreter::print_json(MarkedText& out, const Value& value, const JsonStyl
       put(out, "}");
       break;
     }
-    default: fail(std::string("a value of type ") + type_name(value) + " cannot be written as JSON" +
-                  (value.is_undefined() ? ": " + std::string(value.undefined_name()) : ""));
+    default:
+      fail(std::string("a value of type ") + type_name(value) + " cannot be written as JSON" +
+           (value.is_undefined() ? ": " + std::string(value.undefined_name()) : ""));
   }
 }
 

@@ -1,5 +1,5 @@
-// Recursive descent in Jinja's order of precedence. The first mistake is kept and everything after it returns at once; nesting
-// is bounded, so a hostile template cannot exhaust the stack here or in the interpreter.
+// Recursive descent in Jinja's order of precedence. The first mistake is kept and everything after it returns at once;
+// nesting is bounded, so a hostile template cannot exhaust the stack here or in the interpreter.
 #include "text/template_parser.h"
 
 #include <algorithm>
@@ -10,9 +10,10 @@
 namespace foretoken::jinja {
 namespace {
 
-constexpr int kDeepest = 150;   // nested parentheses, lists and blocks
-constexpr int kTallest = 400;   // height of an expression, however it came about (a.b.c..., a + b + c ...)
-constexpr std::string_view kUnsupportedTags[] = {"extends", "include", "import", "from", "block", "autoescape", "trans", "do", "debug"};
+constexpr int kDeepest = 150;  // nested parentheses, lists and blocks
+constexpr int kTallest = 400;  // height of an expression, however it came about (a.b.c..., a + b + c ...)
+constexpr std::string_view kUnsupportedTags[] = {"extends",    "include", "import", "from", "block",
+                                                 "autoescape", "trans",   "do",     "debug"};
 
 class Parser {
  public:
@@ -42,14 +43,22 @@ class Parser {
 
   static std::string describe(const Token& token) {
     switch (token.kind) {
-      case TokenKind::kText: return "text";
-      case TokenKind::kBlockBegin: return "'{%'";
-      case TokenKind::kBlockEnd: return "'%}'";
-      case TokenKind::kOutputBegin: return "'{{'";
-      case TokenKind::kOutputEnd: return "'}}'";
-      case TokenKind::kEnd: return "the end of the template";
-      case TokenKind::kString: return "a string";
-      default: return "'" + token.text + "'";
+      case TokenKind::kText:
+        return "text";
+      case TokenKind::kBlockBegin:
+        return "'{%'";
+      case TokenKind::kBlockEnd:
+        return "'%}'";
+      case TokenKind::kOutputBegin:
+        return "'{{'";
+      case TokenKind::kOutputEnd:
+        return "'}}'";
+      case TokenKind::kEnd:
+        return "the end of the template";
+      case TokenKind::kString:
+        return "a string";
+      default:
+        return "'" + token.text + "'";
     }
   }
 
@@ -121,7 +130,8 @@ class Parser {
 
   // ---- statements
 
-  // Statements up to one of the tags in `ends`, whose name is left in end_; its arguments and '%}' are still to be read.
+  // Statements up to one of the tags in `ends`, whose name is left in end_; its arguments and '%}' are still to be
+  // read.
   Body body(std::initializer_list<std::string_view> ends) {
     Nesting nesting(*this);
     Body result;
@@ -317,7 +327,8 @@ class Parser {
       Parameter parameter;
       parameter.symbol = syntax_.symbol(expect_any_name("a parameter's name"));
       if (skip_operator("=")) parameter.otherwise = expression();
-      else if (!stmt.parameters.empty() && stmt.parameters.back().otherwise) fail("a parameter without default follows one with a default");
+      else if (!stmt.parameters.empty() && stmt.parameters.back().otherwise)
+        fail("a parameter without default follows one with a default");
       stmt.parameters.push_back(std::move(parameter));
     }
     if (!failed()) expect_operator(")");
@@ -404,7 +415,8 @@ class Parser {
   }
 
   ExprPtr or_expression() {
-    return joined_by("or", ExprKind::kOr, [&] { return joined_by("and", ExprKind::kAnd, [&] { return not_expression(); }); });
+    return joined_by("or", ExprKind::kOr,
+                     [&] { return joined_by("and", ExprKind::kAnd, [&] { return not_expression(); }); });
   }
 
   ExprPtr not_expression() {
@@ -419,9 +431,9 @@ class Parser {
 
   bool comparison_operator(Op& op) {
     if (now().kind == TokenKind::kOperator) {
-      static constexpr std::pair<std::string_view, Op> kTable[] = {{"==", Op::kEqual},        {"!=", Op::kNotEqual},
-                                                                   {"<", Op::kLess},          {"<=", Op::kLessEqual},
-                                                                   {">", Op::kGreater},       {">=", Op::kGreaterEqual}};
+      static constexpr std::pair<std::string_view, Op> kTable[] = {{"==", Op::kEqual},  {"!=", Op::kNotEqual},
+                                                                   {"<", Op::kLess},    {"<=", Op::kLessEqual},
+                                                                   {">", Op::kGreater}, {">=", Op::kGreaterEqual}};
       for (const auto& [text, value] : kTable) {
         if (now().text != text) continue;
         op = value;
@@ -462,7 +474,8 @@ class Parser {
   ExprPtr binary(std::initializer_list<std::pair<std::string_view, Op>> table, Level operand) {
     ExprPtr left = (this->*operand)();
     while (!failed() && now().kind == TokenKind::kOperator) {
-      const auto found = std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.first == now().text; });
+      const auto found =
+          std::find_if(table.begin(), table.end(), [&](const auto& row) { return row.first == now().text; });
       if (found == table.end()) break;
       ExprPtr node = make(ExprKind::kBinary, now().line);
       node->op = found->second;
@@ -475,7 +488,8 @@ class Parser {
   }
   ExprPtr sum() { return binary({{"+", Op::kAdd}, {"-", Op::kSubtract}}, &Parser::concat); }
   ExprPtr product() {
-    return binary({{"*", Op::kMultiply}, {"/", Op::kDivide}, {"//", Op::kFloorDivide}, {"%", Op::kModulo}}, &Parser::power);
+    return binary({{"*", Op::kMultiply}, {"/", Op::kDivide}, {"//", Op::kFloorDivide}, {"%", Op::kModulo}},
+                  &Parser::power);
   }
   ExprPtr power() { return binary({{"**", Op::kPower}}, &Parser::filtered_unary); }
   ExprPtr filtered_unary() { return unary(true); }
@@ -546,7 +560,8 @@ class Parser {
         next();
         return literal(Value::number(*value), line);
       }
-      default: break;
+      default:
+        break;
     }
     if (skip_operator("(")) {
       if (skip_operator(")")) return make(ExprKind::kTuple, line);
@@ -706,11 +721,14 @@ class Parser {
 
   bool begins_argument() const {
     switch (now().kind) {
-      case TokenKind::kName: return !is_name("else") && !is_name("or") && !is_name("and") && !is_name("if");
+      case TokenKind::kName:
+        return !is_name("else") && !is_name("or") && !is_name("and") && !is_name("if");
       case TokenKind::kString:
       case TokenKind::kInteger:
-      case TokenKind::kFloat: return true;
-      default: return is_operator("[") || is_operator("{");
+      case TokenKind::kFloat:
+        return true;
+      default:
+        return is_operator("[") || is_operator("{");
     }
   }
 

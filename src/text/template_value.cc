@@ -68,10 +68,13 @@ Method& Value::method() const {
 
 std::string dict_key(const Value& key) {
   switch (key.kind()) {
-    case Kind::kString: return "s" + std::string(key.str());
-    case Kind::kNone: return "n";
+    case Kind::kString:
+      return "s" + std::string(key.str());
+    case Kind::kNone:
+      return "n";
     case Kind::kBool:
-    case Kind::kInt: return "i" + format_int(key.as_int());
+    case Kind::kInt:
+      return "i" + format_int(key.as_int());
     case Kind::kFloat:
       if (std::abs(key.as_float()) < 1e18 && key.as_float() == std::trunc(key.as_float()))
         return "i" + format_int(static_cast<Int>(key.as_float()));
@@ -85,7 +88,8 @@ std::string dict_key(const Value& key) {
       }
       return joined;
     }
-    default: return {};
+    default:
+      return {};
   }
 }
 
@@ -175,7 +179,8 @@ std::optional<double> parse_float(std::string_view raw) {
   const auto parsed = std::from_chars(text.data(), end, value);
   if (text.empty() || parsed.ptr != end || parsed.ec == std::errc::invalid_argument) return std::nullopt;
   if (parsed.ec == std::errc::result_out_of_range) {
-    const bool tiny = text.find("e-") != std::string::npos || text.find("E-") != std::string::npos || text.find_first_of("eE") == std::string::npos;
+    const bool tiny = text.find("e-") != std::string::npos || text.find("E-") != std::string::npos ||
+                      text.find_first_of("eE") == std::string::npos;
     value = tiny ? 0 : text[0] == '-' ? -HUGE_VAL : HUGE_VAL;
   }
   return value;
@@ -195,7 +200,9 @@ std::optional<Int> parse_int(std::string_view raw, int base) {
   if (text.empty()) return std::nullopt;
   Int value = 0;
   for (const char c : text) {
-    const int digit = c >= '0' && c <= '9' ? c - '0' : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? (c | 0x20) - 'a' + 10 : 99;
+    const int digit = c >= '0' && c <= '9'                     ? c - '0'
+                      : (c | 0x20) >= 'a' && (c | 0x20) <= 'z' ? (c | 0x20) - 'a' + 10
+                                                               : 99;
     if (digit >= base) return std::nullopt;
     if (__builtin_mul_overflow(value, static_cast<Int>(base), &value)) return std::nullopt;
     if (__builtin_add_overflow(value, static_cast<Int>(digit), &value)) return std::nullopt;
@@ -205,20 +212,34 @@ std::optional<Int> parse_int(std::string_view raw, int base) {
 
 const char* type_name(const Value& value) {
   switch (value.kind()) {
-    case Kind::kUndefined: return "Undefined";
-    case Kind::kNone: return "NoneType";
-    case Kind::kBool: return "bool";
-    case Kind::kInt: return "int";
-    case Kind::kFloat: return "float";
-    case Kind::kString: return "str";
-    case Kind::kList: return "list";
-    case Kind::kTuple: return "tuple";
-    case Kind::kDict: return "dict";
-    case Kind::kNamespace: return "Namespace";
-    case Kind::kMacro: return "Macro";
-    case Kind::kFunction: return "function";
-    case Kind::kMethod: return "method";
-    case Kind::kLoop: return "LoopContext";
+    case Kind::kUndefined:
+      return "Undefined";
+    case Kind::kNone:
+      return "NoneType";
+    case Kind::kBool:
+      return "bool";
+    case Kind::kInt:
+      return "int";
+    case Kind::kFloat:
+      return "float";
+    case Kind::kString:
+      return "str";
+    case Kind::kList:
+      return "list";
+    case Kind::kTuple:
+      return "tuple";
+    case Kind::kDict:
+      return "dict";
+    case Kind::kNamespace:
+      return "Namespace";
+    case Kind::kMacro:
+      return "Macro";
+    case Kind::kFunction:
+      return "function";
+    case Kind::kMethod:
+      return "method";
+    case Kind::kLoop:
+      return "LoopContext";
   }
   return "?";
 }

@@ -1,6 +1,6 @@
-// The values a chat template computes with, Python's as far as templates can tell. Strings carry the ranges that came from
-// outside the template through every operation. Containers belong to a Heap that lives as long as one rendering, so a template
-// may tie them into knots without leaking. This file knows nothing of syntax.
+// The values a chat template computes with, Python's as far as templates can tell. Strings carry the ranges that came
+// from outside the template through every operation. Containers belong to a Heap that lives as long as one rendering,
+// so a template may tie them into knots without leaking. This file knows nothing of syntax.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,20 @@ struct MarkedText {
 };
 
 enum class Kind : uint8_t {
-  kUndefined, kNone, kBool, kInt, kFloat, kString, kList, kTuple, kDict, kNamespace, kMacro, kFunction, kMethod, kLoop
+  kUndefined,
+  kNone,
+  kBool,
+  kInt,
+  kFloat,
+  kString,
+  kList,
+  kTuple,
+  kDict,
+  kNamespace,
+  kMacro,
+  kFunction,
+  kMethod,
+  kLoop
 };
 
 struct Object {
@@ -48,13 +61,33 @@ class Value {
   Value() = default;  // undefined
   static Value undefined(std::string_view what);
   static Value none() { return Value(Kind::kNone); }
-  static Value boolean(bool b) { Value v(Kind::kBool); v.int_ = b; return v; }
-  static Value integer(Int i) { Value v(Kind::kInt); v.int_ = i; return v; }
-  static Value number(double d) { Value v(Kind::kFloat); v.float_ = d; return v; }
+  static Value boolean(bool b) {
+    Value v(Kind::kBool);
+    v.int_ = b;
+    return v;
+  }
+  static Value integer(Int i) {
+    Value v(Kind::kInt);
+    v.int_ = i;
+    return v;
+  }
+  static Value number(double d) {
+    Value v(Kind::kFloat);
+    v.float_ = d;
+    return v;
+  }
   static Value text(MarkedText text);
   static Value text(std::string_view trusted);
-  static Value object(Kind kind, Object* object) { Value v(kind); v.object_ = object; return v; }
-  static Value function(Function f) { Value v(Kind::kFunction); v.int_ = static_cast<int>(f); return v; }
+  static Value object(Kind kind, Object* object) {
+    Value v(kind);
+    v.object_ = object;
+    return v;
+  }
+  static Value function(Function f) {
+    Value v(Kind::kFunction);
+    v.int_ = static_cast<int>(f);
+    return v;
+  }
 
   Kind kind() const { return kind_; }
   bool is(Kind kind) const { return kind_ == kind; }
@@ -115,7 +148,8 @@ std::string format_float(double value);  // Python's repr: shortest digits, "1.0
 std::string format_int(Int value);
 
 // Python's int(text, base) and float(text) without surrounding white space: digits may be joined by single underscores.
-// Nothing when `text` is no number; an integer beyond 127 bits is none either, a float beyond the range is infinite or zero.
+// Nothing when `text` is no number; an integer beyond 127 bits is none either, a float beyond the range is infinite or
+// zero.
 std::optional<Int> parse_int(std::string_view text, int base);
 std::optional<double> parse_float(std::string_view text);
 

@@ -1,4 +1,5 @@
-// Encoding: added tokens on the raw text, then for each part in between NFC, pre-tokenizer and merges. Decoding: bytes, joined.
+// Encoding: added tokens on the raw text, then for each part in between NFC, pre-tokenizer and merges. Decoding: bytes,
+// joined.
 #include "text/tokenizer.h"
 
 #include <algorithm>
@@ -119,7 +120,8 @@ class Tokenizer::Encoder {
     if (tokenizer_.normalized_matcher_.empty()) return add_words(normal.text);
     const auto inner = move_ranges(normal.changed, clip(plain, place));
     for (const Part& part : tokenizer_.find_added(tokenizer_.normalized_matcher_, normal.text, inner)) {
-      const std::string_view piece = std::string_view(normal.text).substr(part.range.begin, part.range.end - part.range.begin);
+      const std::string_view piece =
+          std::string_view(normal.text).substr(part.range.begin, part.range.end - part.range.begin);
       if (part.token) ids_.push_back(part.token->id);
       else TRY(add_words(piece));
     }
@@ -234,7 +236,7 @@ std::string Tokenizer::spelling(TokenId id) const {
 std::optional<TokenId> Tokenizer::find_normal(std::string_view text) const {
   if (index_.empty()) return std::nullopt;
   const size_t mask = index_.size() - 1;
-  for (size_t at = std::hash<std::string_view>{}(text) & mask; index_[at] != 0; at = (at + 1) & mask) {
+  for (size_t at = std::hash<std::string_view>{}(text)&mask; index_[at] != 0; at = (at + 1) & mask) {
     const auto id = static_cast<TokenId>(index_[at] - 1);
     if (bytes(id) == text) return id;
   }

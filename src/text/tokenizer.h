@@ -1,6 +1,6 @@
-// Tokenizer: text to token ids and back, as Hugging Face's byte-level BPE does it: added tokens, NFC, pre-tokenizer, merges.
-// It is built from tokenizer.json or from GGUF metadata and knows nothing about models, files on disk or templates.
-// Immutable after construction: any number of threads may use one object.
+// Tokenizer: text to token ids and back, as Hugging Face's byte-level BPE does it: added tokens, NFC, pre-tokenizer,
+// merges. It is built from tokenizer.json or from GGUF metadata and knows nothing about models, files on disk or
+// templates. Immutable after construction: any number of threads may use one object.
 #pragma once
 
 #include <cstdint>
@@ -52,8 +52,8 @@ class Tokenizer {
   // Malformed UTF-8 is read as U+FFFD, one per maximal malformed part, as Python's "replace" handler would pass it on.
   Result<std::vector<TokenId>> encode(std::string_view text) const;
 
-  // The same, but no added token is recognised that touches a byte of `plain` (ascending, disjoint ranges): their spellings
-  // are ordinary text there. Where no spelling occurs inside `plain`, the ids are those of encode(text).
+  // The same, but no added token is recognised that touches a byte of `plain` (ascending, disjoint ranges): their
+  // spellings are ordinary text there. Where no spelling occurs inside `plain`, the ids are those of encode(text).
   Result<std::vector<TokenId>> encode(std::string_view text, std::span<const ByteRange> plain) const;
 
   // Ids of `text` with no added token recognised anywhere.
@@ -64,11 +64,14 @@ class Tokenizer {
 
   // One more than the largest id. A model's embedding may have more rows; those ids have no token.
   int32_t size() const { return static_cast<int32_t>(tokens_.size()); }
-  bool has(TokenId id) const { return id >= 0 && id < size() && tokens_[static_cast<size_t>(id)].kind != Kind::kAbsent; }
+  bool has(TokenId id) const {
+    return id >= 0 && id < size() && tokens_[static_cast<size_t>(id)].kind != Kind::kAbsent;
+  }
   bool is_added(TokenId id) const { return has(id) && tokens_[static_cast<size_t>(id)].kind >= Kind::kAdded; }
   bool is_special(TokenId id) const { return has(id) && tokens_[static_cast<size_t>(id)].kind == Kind::kSpecial; }
 
-  // What the token adds to a text; not always whole UTF-8. Empty for ids without a token. Valid as long as the tokenizer.
+  // What the token adds to a text; not always whole UTF-8. Empty for ids without a token. Valid as long as the
+  // tokenizer.
   std::string_view bytes(TokenId id) const;
   // The token as tokenizer.json spells it: in the byte alphabet ("Ġthe") or, for an added token, as it is.
   std::string spelling(TokenId id) const;

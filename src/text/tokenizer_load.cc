@@ -1,5 +1,6 @@
-// Builds a Tokenizer from tokenizer.json (and tokenizer_config.json) or from GGUF metadata. Everything in these files is foreign:
-// each fact is checked before use, and what would encode differently from Hugging Face's code is refused by name.
+// Builds a Tokenizer from tokenizer.json (and tokenizer_config.json) or from GGUF metadata. Everything in these files
+// is foreign: each fact is checked before use, and what would encode differently from Hugging Face's code is refused by
+// name.
 #include <simdjson.h>
 
 #include <algorithm>
@@ -78,8 +79,8 @@ class TokenizerBuilder {
     t_.index_.assign(std::bit_ceil(std::max<size_t>(64, 2 * tokens + 2)), 0);
   }
 
-  // A token of the vocabulary in its spelling by the byte alphabet. One that is spelled outside the alphabet can never come
-  // out of bytes; it keeps its text for decoding alone.
+  // A token of the vocabulary in its spelling by the byte alphabet. One that is spelled outside the alphabet can never
+  // come out of bytes; it keeps its text for decoding alone.
   Status add_normal(int64_t id, std::string_view spelling) {
     TRY(check(id, spelling));
     if (t_.has(static_cast<TokenId>(id)))
@@ -167,9 +168,11 @@ class TokenizerBuilder {
       if (id && t_.is_special(*id))
         return refusal("the special token " + quote(t_.bytes(*id)) + " is one byte, so plain text could spell it");
       if (!id && occurs)
-        return error("the vocabulary has no token for the byte " + std::to_string(byte) + ", so it cannot encode every text");
+        return error("the vocabulary has no token for the byte " + std::to_string(byte) +
+                     ", so it cannot encode every text");
     }
-    for (const std::optional<TokenId> id : {t_.eos_, narrow(end_of_turn), narrow(find("<|im_end|>")), narrow(find("<|endoftext|>"))})
+    for (const std::optional<TokenId> id :
+         {t_.eos_, narrow(end_of_turn), narrow(find("<|im_end|>")), narrow(find("<|endoftext|>"))})
       if (id && t_.has(*id) && std::find(t_.end_ids_.begin(), t_.end_ids_.end(), *id) == t_.end_ids_.end())
         t_.end_ids_.push_back(*id);
     return std::move(t_);
@@ -182,7 +185,8 @@ class TokenizerBuilder {
 
   Status check(int64_t id, std::string_view text) const {
     if (id < 0 || id > kLargestId)
-      return error("token " + quote(text) + " has id " + std::to_string(id) + ", outside 0.." + std::to_string(kLargestId));
+      return error("token " + quote(text) + " has id " + std::to_string(id) + ", outside 0.." +
+                   std::to_string(kLargestId));
     if (text.size() > kLongestToken)
       return error("token " + std::to_string(id) + " is " + std::to_string(text.size()) + " bytes long; the limit is " +
                    std::to_string(kLongestToken));
@@ -201,7 +205,7 @@ class TokenizerBuilder {
   void index(TokenId id) {
     const size_t mask = t_.index_.size() - 1;
     const std::string_view bytes = t_.bytes(id);
-    size_t at = std::hash<std::string_view>{}(bytes) & mask;
+    size_t at = std::hash<std::string_view>{}(bytes)&mask;
     for (; t_.index_[at] != 0; at = (at + 1) & mask)
       if (t_.bytes(static_cast<TokenId>(t_.index_[at] - 1)) == bytes) return;  // the first of equals keeps its place
     t_.index_[at] = static_cast<uint32_t>(id) + 1;
@@ -240,7 +244,8 @@ Status read_split(const TokenizerBuilder& builder, dom::element split, SplitPlan
   const auto behavior = text_member(split, "behavior").value_or("");
   if (behavior != "Isolated" || flag(split, "invert", false))
     return builder.refusal("a pre-tokenizer Split with behavior " + quote(behavior) +
-                           (flag(split, "invert", false) ? " and invert" : "") + " is not supported; Isolated is expected");
+                           (flag(split, "invert", false) ? " and invert" : "") +
+                           " is not supported; Isolated is expected");
   const auto pattern = member(split, "pattern");
   if (pattern) {
     if (const auto regex = text_member(*pattern, "Regex")) {
@@ -268,8 +273,7 @@ Status read_pretokenizer(const TokenizerBuilder& builder, std::optional<dom::ele
     for (const dom::element part : list_of(*list)) TRY(read_pretokenizer(builder, part, depth + 1, plan));
     return {};
   }
-  if (plan.byte_level)
-    return builder.refusal("the pre-tokenizer " + quote(type) + " after ByteLevel is not supported");
+  if (plan.byte_level) return builder.refusal("the pre-tokenizer " + quote(type) + " after ByteLevel is not supported");
   if (type == "Split") return read_split(builder, *pre, plan);
   if (type == "Digits") {
     plan.patterns.emplace_back(flag(*pre, "individual_digits", false) ? R"(\p{N})" : R"(\p{N}+)");
@@ -300,7 +304,8 @@ bool adds_nothing(std::optional<dom::element> post, int depth) {
 Status read_vocabulary(TokenizerBuilder& builder, dom::element model) {
   dom::object vocabulary;
   const auto found = member(model, "vocab");
-  if (!found || found->get_object().get(vocabulary) != simdjson::SUCCESS) return builder.error("model.vocab is not an object");
+  if (!found || found->get_object().get(vocabulary) != simdjson::SUCCESS)
+    return builder.error("model.vocab is not an object");
   size_t count = 0;  // simdjson's own size() saturates at 2^24
   for (auto it = vocabulary.begin(); it != vocabulary.end(); ++it) ++count;
   builder.reserve(count);
@@ -338,7 +343,8 @@ Status read_merges(TokenizerBuilder& builder, dom::element model) {
     }
     std::string_view halves[2];
     size_t half = 0;
-    if (merge.get_array().get(pair) != simdjson::SUCCESS) return builder.error("a merge is neither a string nor a pair");
+    if (merge.get_array().get(pair) != simdjson::SUCCESS)
+      return builder.error("a merge is neither a string nor a pair");
     for (const dom::element part : pair) {
       if (half == 2 || part.get_string().get(halves[half]) != simdjson::SUCCESS)
         return builder.error("a merge is not a pair of strings");
@@ -373,7 +379,8 @@ Status read_added_tokens(TokenizerBuilder& builder, dom::element root) {
   for (const dom::element entry : list_of(*list)) {
     int64_t id = -1;
     const auto found = member(entry, "id");
-    if (!found || found->get_int64().get(id) != simdjson::SUCCESS) return builder.error("an added token has no integer id");
+    if (!found || found->get_int64().get(id) != simdjson::SUCCESS)
+      return builder.error("an added token has no integer id");
     ASSIGN_OR_RETURN(AddedToken token, read_added(builder, entry, id));
     TRY(builder.add_added(std::move(token)));
   }
@@ -390,7 +397,8 @@ Status read_config_tokens(TokenizerBuilder& builder, dom::element config) {
     int64_t id = -1;
     const auto end = std::from_chars(key.data(), key.data() + key.size(), id);
     if (end.ec != std::errc() || end.ptr != key.data() + key.size())
-      return builder.error("added_tokens_decoder of tokenizer_config.json has the key " + quote(key) + ", which is no id");
+      return builder.error("added_tokens_decoder of tokenizer_config.json has the key " + quote(key) +
+                           ", which is no id");
     ASSIGN_OR_RETURN(AddedToken token, read_added(builder, entry, id));
     TRY(builder.add_added(std::move(token)));
   }
@@ -418,7 +426,8 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_text, std::str
   if (const auto type = text_member(*model, "type").value_or("BPE"); type != "BPE")
     return builder.refusal("the model type " + quote(type) + " is not supported; BPE is expected");
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
-    if (!text_member(*model, affix).value_or("").empty()) return builder.refusal(std::string("model.") + affix + " is not supported");
+    if (!text_member(*model, affix).value_or("").empty())
+      return builder.refusal(std::string("model.") + affix + " is not supported");
   if (member(*model, "dropout")) return builder.refusal("model.dropout is not supported: ids would be random");
 
   bool nfc = false;
@@ -426,7 +435,8 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_text, std::str
   if (nfc) builder.set_nfc();
   SplitPlan plan;
   TRY(read_pretokenizer(builder, member(root, "pre_tokenizer"), 0, plan));
-  if (!plan.byte_level) return builder.refusal("the pre-tokenizer has no ByteLevel part; only byte-level BPE is supported");
+  if (!plan.byte_level)
+    return builder.refusal("the pre-tokenizer has no ByteLevel part; only byte-level BPE is supported");
   ASSIGN_OR_RETURN(Pretokenizer pretokenizer, Pretokenizer::from_patterns(plan.patterns));
   builder.set_pretokenizer(std::move(pretokenizer));
   if (!adds_nothing(member(root, "post_processor"), 0))
@@ -456,13 +466,15 @@ Result<Tokenizer> Tokenizer::from_json(std::string_view tokenizer_text, std::str
 Result<Tokenizer> Tokenizer::from_gguf(const GgufVocabulary& gguf) {
   TokenizerBuilder builder("GGUF tokenizer");
   if (gguf.model != "gpt2")
-    return builder.refusal("tokenizer.ggml.model " + quote(gguf.model) + " is not supported; gpt2 (byte-level BPE) is expected");
+    return builder.refusal("tokenizer.ggml.model " + quote(gguf.model) +
+                           " is not supported; gpt2 (byte-level BPE) is expected");
   std::string_view pattern;
   if (gguf.pre == "qwen35") pattern = kQwen35Pattern;
   else if (gguf.pre == "qwen2" || gguf.pre == "deepseek-r1-qwen") pattern = kQwen2Pattern;
   else if (gguf.pre == "gpt-2" || gguf.pre == "gpt2") pattern = kGpt2Pattern;
   else
-    return builder.refusal("tokenizer.ggml.pre " + quote(gguf.pre) + " is not supported; qwen35, qwen2 or gpt-2 is expected");
+    return builder.refusal("tokenizer.ggml.pre " + quote(gguf.pre) +
+                           " is not supported; qwen35, qwen2 or gpt-2 is expected");
   if (gguf.tokens.empty()) return builder.error("tokenizer.ggml.tokens is empty");
   if (!gguf.token_types.empty() && gguf.token_types.size() != gguf.tokens.size())
     return builder.error("tokenizer.ggml.token_type has " + std::to_string(gguf.token_types.size()) + " entries for " +
@@ -480,14 +492,17 @@ Result<Tokenizer> Tokenizer::from_gguf(const GgufVocabulary& gguf) {
     const int64_t type = gguf.token_types.empty() ? (named(id) ? kControl : kNormal) : gguf.token_types[i];
     switch (type) {
       case kNormal:
-      case kByte: TRY(builder.add_normal(id, gguf.tokens[i])); break;
+      case kByte:
+        TRY(builder.add_normal(id, gguf.tokens[i]));
+        break;
       case kUnknown:
       case kControl:
       case kUserDefined:
         if (id > kLargestId) return builder.error("there are more than " + std::to_string(kLargestId) + " tokens");
         TRY(builder.add_added({std::string(gguf.tokens[i]), static_cast<TokenId>(id), type != kUserDefined}));
         break;
-      case kUnused: break;
+      case kUnused:
+        break;
       default:
         return builder.error("token " + std::to_string(id) + " has the unknown type " + std::to_string(type));
     }

@@ -52,8 +52,9 @@ utf8proc_category_t category(char32_t c) { return static_cast<utf8proc_category_
 
 bool is_trailing_jamo(char32_t c) { return (c >= 0x1161 && c <= 0x1175) || (c >= 0x11A8 && c <= 0x11C2); }
 
-// A character that NFC never joins to what stands before it and that is its own NFC: text may be normalised in pieces cut
-// before such characters. Below U+0300 all are; above, those without combining class, decomposition or backward composition.
+// A character that NFC never joins to what stands before it and that is its own NFC: text may be normalised in pieces
+// cut before such characters. Below U+0300 all are; above, those without combining class, decomposition or backward
+// composition.
 bool starts_piece(char32_t c) {
   if (c < 0x300) return true;
   const utf8proc_property_t& p = property(c);
@@ -102,9 +103,12 @@ CodePoint decode_utf8_slow(std::string_view text, size_t at) {
   if (s.size != s.wanted) return {kReplacement, static_cast<uint8_t>(s.size), false};
   const auto byte = [&](size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[at + i])); };
   switch (s.size) {
-    case 1: return {byte(0), 1, true};
-    case 2: return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2, true};
-    case 3: return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3, true};
+    case 1:
+      return {byte(0), 1, true};
+    case 2:
+      return {(byte(0) & 0x1F) << 6 | (byte(1) & 0x3F), 2, true};
+    case 3:
+      return {(byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F), 3, true};
     default:
       return {(byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F), 4, true};
   }
@@ -192,23 +196,30 @@ CharClass char_class(char32_t c) {
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
     case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO: return CharClass::kLetter;
+    case UTF8PROC_CATEGORY_LO:
+      return CharClass::kLetter;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME: return CharClass::kMark;
+    case UTF8PROC_CATEGORY_ME:
+      return CharClass::kMark;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_NO: return CharClass::kNumber;
-    default: return CharClass::kOther;
+    case UTF8PROC_CATEGORY_NO:
+      return CharClass::kNumber;
+    default:
+      return CharClass::kOther;
   }
 }
 
 bool is_word_char(char32_t c) {
   switch (char_class(c)) {
     case CharClass::kLetter:
-    case CharClass::kMark: return true;
-    case CharClass::kNumber: return category(c) != UTF8PROC_CATEGORY_NO;
-    default: break;
+    case CharClass::kMark:
+      return true;
+    case CharClass::kNumber:
+      return category(c) != UTF8PROC_CATEGORY_NO;
+    default:
+      break;
   }
   if (category(c) == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D) return true;
   // Circled, squared and parenthesised Latin letters: symbols with the Other_Alphabetic property.
@@ -298,8 +309,10 @@ bool is_printable(char32_t c) {
     case UTF8PROC_CATEGORY_CN:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-    case UTF8PROC_CATEGORY_ZS: return false;
-    default: return true;
+    case UTF8PROC_CATEGORY_ZS:
+      return false;
+    default:
+      return true;
   }
 }
 

@@ -1,5 +1,5 @@
-// What the text room needs of Unicode: UTF-8 decoding and repair, character classes, and NFC that remembers where it changed
-// something. Data comes from utf8proc; this file knows nothing about tokens or templates.
+// What the text room needs of Unicode: UTF-8 decoding and repair, character classes, and NFC that remembers where it
+// changed something. Data comes from utf8proc; this file knows nothing about tokens or templates.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,9 @@
 
 namespace foretoken {
 
-// One code point read from UTF-8. A malformed sequence yields U+FFFD and the length of its maximal valid prefix (at least 1
-// byte), which is how Python's bytes.decode("utf-8", "replace") and the Unicode standard's recommendation cut it.
+// One code point read from UTF-8. A malformed sequence yields U+FFFD and the length of its maximal valid prefix (at
+// least 1 byte), which is how Python's bytes.decode("utf-8", "replace") and the Unicode standard's recommendation cut
+// it.
 struct CodePoint {
   char32_t value = 0;
   uint8_t size = 0;  // bytes consumed
@@ -59,7 +60,8 @@ Rewritten rewrite_nfc(std::string_view text);
 // Ranges of the source (ascending, disjoint) as ranges of the result. A range that touches a change covers all of it.
 std::vector<ByteRange> move_ranges(const std::vector<Rewritten::Change>& changed, std::vector<ByteRange> ranges);
 
-// Single-character case mappings (one code point to one; the few that grow, such as the German sharp s, stay as they are).
+// Single-character case mappings (one code point to one; the few that grow, such as the German sharp s, stay as they
+// are).
 char32_t to_upper(char32_t c);
 char32_t to_lower(char32_t c);
 char32_t to_title(char32_t c);
@@ -67,7 +69,7 @@ bool is_upper(char32_t c);
 bool is_lower(char32_t c);
 bool is_alphabetic(char32_t c);  // str.isalpha(): letters
 bool is_decimal(char32_t c);     // category Nd
-bool is_printable(char32_t c);   // str.isprintable(): no control, format, private, unassigned or separator but the space
+bool is_printable(char32_t c);  // str.isprintable(): no control, format, private, unassigned or separator but the space
 
 inline CodePoint decode_utf8(std::string_view text, size_t at) {
   const auto first = static_cast<unsigned char>(text[at]);

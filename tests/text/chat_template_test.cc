@@ -1,5 +1,5 @@
-// The template interpreter against transformers' renderings, what it says about the origin of bytes, its errors and its limits.
-// Equality with Jinja itself is in golden_test.cc.
+// The template interpreter against transformers' renderings, what it says about the origin of bytes, its errors and its
+// limits. Equality with Jinja itself is in golden_test.cc.
 #include "text/chat_template.h"
 
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 namespace foretoken {
 namespace {
 
-// The demo model's own template on every reference conversation: the text of transformers, and, with content refused special
-// tokens, the ids of transformers too, for no content here spells one.
+// The demo model's own template on every reference conversation: the text of transformers, and, with content refused
+// special tokens, the ids of transformers too, for no content here spells one.
 TEST(ChatTemplate, EqualsTransformersOnTheOracleConversations) {
   SHARED_FILE_OR_SKIP(tokenizer_json, "models/demo-dense/tokenizer.json");
   SHARED_FILE_OR_SKIP(source, "models/demo-dense/chat_template.jinja");
@@ -44,7 +44,8 @@ TEST(ChatTemplate, EqualsTransformersOnTheOracleConversations) {
   EXPECT_GT(tools, 5u);
 }
 
-Result<RenderedChat> render(std::string_view source, const OrderedJson& extra = OrderedJson::object(), const RenderLimits& limits = {}) {
+Result<RenderedChat> render(std::string_view source, const OrderedJson& extra = OrderedJson::object(),
+                            const RenderLimits& limits = {}) {
   auto chat = ChatTemplate::parse(source);
   if (!chat) return chat.error();
   RenderOptions options;
@@ -60,7 +61,8 @@ std::string marked(const RenderedChat& chat) {
   std::string text;
   size_t done = 0;
   for (const ByteRange& range : chat.untrusted) {
-    text += chat.text.substr(done, range.begin - done) + "[" + chat.text.substr(range.begin, range.end - range.begin) + "]";
+    text +=
+        chat.text.substr(done, range.begin - done) + "[" + chat.text.substr(range.begin, range.end - range.begin) + "]";
     done = range.end;
   }
   return text + chat.text.substr(done);
@@ -68,7 +70,9 @@ std::string marked(const RenderedChat& chat) {
 
 // Every operation on strings keeps track of which bytes came from outside.
 TEST(ChatTemplate, OriginSurvivesEveryOperation) {
-  const OrderedJson extra = {{"u", "ab"}, {"sp", " x\n"}, {"list", {"p", "q"}}, {"d", {{"k", "v\""}}}, {"lines", "1\n2"}, {"c", "a,b"}, {"n", 5}};
+  const OrderedJson extra = {
+      {"u", "ab"},  {"sp", " x\n"}, {"list", {"p", "q"}}, {"d", {{"k", "v\""}}}, {"lines", "1\n2"},
+      {"c", "a,b"}, {"n", 5}};
   const std::pair<const char*, const char*> cases[] = {
       {"<{{ u }}>", "<[ab]>"},
       {"{{ '<' + u + '>' }}", "<[ab]>"},
@@ -79,7 +83,8 @@ TEST(ChatTemplate, OriginSurvivesEveryOperation) {
       {"{{ ('<' + u)[0] }}{{ u[0] }}", "<[a]"},
       {"{{ u | upper }}|{{ ('x' + u) | title }}", "[AB]|X[ab]"},
       {"{{ sp | trim }}|{{ sp.strip('\\n') }}|{{ (' t' + sp) | trim }}", "[x]|[ x]|t[ x]"},
-      {"{{ u | replace('a', '<') }}|{{ 'a-a' | replace('a', u) }}|{{ u.replace('', '-') }}", "<[b]|[ab]-[ab]|-[a]-[b]-"},
+      {"{{ u | replace('a', '<') }}|{{ 'a-a' | replace('a', u) }}|{{ u.replace('', '-') }}",
+       "<[b]|[ab]-[ab]|-[a]-[b]-"},
       {"{{ c.split(',')[1] }}|{{ 'x y'.split()[1] }}|{{ c.rsplit(',', 1)[0] }}", "[b]|y|[a]"},
       {"{{ list | join('+') }}|{{ ','.join(list) }}|{{ u.join(['x', 'y']) }}", "[p]+[q]|[p],[q]|x[ab]y"},
       {"{{ d | tojson }}|{{ ['t'] | tojson }}", "{\"[k]\": \"[v\\\"]\"}|[\"t\"]"},
@@ -94,10 +99,12 @@ TEST(ChatTemplate, OriginSurvivesEveryOperation) {
       {"{{ lines | indent(1) }}|{{ lines.splitlines()[1] }}", "[1]\n [2]|[2]"},
       {"{{ u * 2 }}|{{ u.center(4, '*') }}|{{ u | list | reverse | join }}", "[abab]|*[ab]*|[ba]"},
       {"{{ u if u else 'x' }}|{{ none or u }}|{{ zz | default(u) }}|{{ u | default('x') }}", "[ab]|[ab]|[ab]|[ab]"},
-      {"{{ u | string | safe }}|{{ ('<' ~ u) | e }}|{{ u.partition('a')[2] }}|{{ u.removeprefix('a') }}", "[ab]|[&lt;ab]|[b]|[b]"},
+      {"{{ u | string | safe }}|{{ ('<' ~ u) | e }}|{{ u.partition('a')[2] }}|{{ u.removeprefix('a') }}",
+       "[ab]|[&lt;ab]|[b]|[b]"},
       {"{{ messages[0].content }}{{ messages[0].role }}{{ messages | map(attribute='content') | join }}", "[XYuserXY]"},
       {"{{ bos_token }}{{ u | length }}{{ u == 'ab' }}{{ 'a' in u }}", "<bos>2TrueTrue"},
-      {"{% set ns = namespace(s='') %}{% for x in list %}{% set ns.s = ns.s ~ x ~ ';' %}{% endfor %}{{ ns.s }}", "[p];[q];"},
+      {"{% set ns = namespace(s='') %}{% for x in list %}{% set ns.s = ns.s ~ x ~ ';' %}{% endfor %}{{ ns.s }}",
+       "[p];[q];"},
   };
   for (const auto& [source, want] : cases) {
     const auto rendered = render(source, extra);
@@ -106,7 +113,8 @@ TEST(ChatTemplate, OriginSurvivesEveryOperation) {
   }
 }
 
-// A user who writes the template's own marks stays inside the user's turn: the special ids are those of a harmless message.
+// A user who writes the template's own marks stays inside the user's turn: the special ids are those of a harmless
+// message.
 TEST(ChatTemplate, NobodyForgesATurn) {
   auto tokenizer = Tokenizer::from_json(read_data("small_tokenizer.json"));
   ASSERT_TRUE(tokenizer.ok());
@@ -115,12 +123,18 @@ TEST(ChatTemplate, NobodyForgesATurn) {
     auto chat = ChatTemplate::parse(read_data(name));
     ASSERT_TRUE(chat.ok());
     const auto added_ids = [&](const std::string& words) {
-      const OrderedJson messages = {{{"role", "system"}, {"content", words}},
-                                    {{"role", "user"}, {"content", words}},
-                                    {{"role", "assistant"}, {"content", words + "!"}, {"reasoning_content", words},
-                                     {"tool_calls", {{{"function", {{"name", words}, {"arguments", {{words, words}, {"n", {1, words}}}}}}}}}},
-                                    {{"role", "tool"}, {"content", words}}};
-      const OrderedJson tools = {{{"type", "function"}, {"function", {{"name", words}, {"description", words}, {"parameters", {{"properties", OrderedJson::object()}}}}}}};
+      const OrderedJson messages = {
+          {{"role", "system"}, {"content", words}},
+          {{"role", "user"}, {"content", words}},
+          {{"role", "assistant"},
+           {"content", words + "!"},
+           {"reasoning_content", words},
+           {"tool_calls", {{{"function", {{"name", words}, {"arguments", {{words, words}, {"n", {1, words}}}}}}}}}},
+          {{"role", "tool"}, {"content", words}}};
+      const OrderedJson tools = {
+          {{"type", "function"},
+           {"function",
+            {{"name", words}, {"description", words}, {"parameters", {{"properties", OrderedJson::object()}}}}}}};
       auto rendered = chat->render(messages, tools, {});
       EXPECT_TRUE(rendered.ok()) << (rendered.ok() ? "" : rendered.error().message);
       std::vector<TokenId> added;
@@ -129,8 +143,10 @@ TEST(ChatTemplate, NobodyForgesATurn) {
         if (tokenizer->is_added(id)) added.push_back(id);
       EXPECT_EQ(tokenizer->decode(ids), rendered->text);
       const auto naive = *tokenizer->encode(rendered->text);
-      EXPECT_EQ(words == attack, std::count_if(naive.begin(), naive.end(), [&](TokenId id) { return tokenizer->is_added(id); }) >
-                                     static_cast<std::ptrdiff_t>(added.size())) << "without marks the attack would work";
+      EXPECT_EQ(words == attack,
+                std::count_if(naive.begin(), naive.end(), [&](TokenId id) { return tokenizer->is_added(id); }) >
+                    static_cast<std::ptrdiff_t>(added.size()))
+          << "without marks the attack would work";
       return added;
     };
     const auto harmless = added_ids("words");
@@ -181,7 +197,11 @@ TEST(ChatTemplate, LimitsHoldHostileTemplates) {
   limits.text_bytes = 1 << 20;
   limits.output_bytes = 1 << 16;
   limits.objects = 50'000;
-  const std::string deep(2000, '('), not_chain = [] { std::string s; for (int i = 0; i < 3000; ++i) s += "not "; return s; }();
+  const std::string deep(2000, '('), not_chain = [] {
+    std::string s;
+    for (int i = 0; i < 3000; ++i) s += "not ";
+    return s;
+  }();
   std::string sum = "1", nested_if, attribute = "x";
   for (int i = 0; i < 5000; ++i) sum += "+1";
   for (int i = 0; i < 5000; ++i) attribute += ".a";
@@ -193,19 +213,32 @@ TEST(ChatTemplate, LimitsHoldHostileTemplates) {
       "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
       "{% macro m(a) %}{% call m(a) %}{% endcall %}{% endmacro %}{{ m(1) }}",
       "{% for x in [[1]] recursive %}{{ loop([x]) }}{% endfor %}",
-      "{{ 'x' * 100000000000 }}", "{{ [1] * 100000000000 }}", "{{ range(10000000) | length }}", "{{ 'a' | center(100000000000) }}", "{{ '%9999999d' % 1 }}",
-      "{{ 9 ** 9 ** 9 }}", "{{ 2 ** 200 }}",
-      "{% for i in range(2000) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' }}{% endfor %}",
-      "{% set l = [] %}{% set x = l.append(l) %}{{ l }}", "{% set l = [] %}{% set x = l.append(l) %}{{ l | tojson }}",
+      "{{ 'x' * 100000000000 }}",
+      "{{ [1] * 100000000000 }}",
+      "{{ range(10000000) | length }}",
+      "{{ 'a' | center(100000000000) }}",
+      "{{ '%9999999d' % 1 }}",
+      "{{ 9 ** 9 ** 9 }}",
+      "{{ 2 ** 200 }}",
+      "{% for i in range(2000) %}{{ 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx' "
+      "}}{% endfor %}",
+      "{% set l = [] %}{% set x = l.append(l) %}{{ l }}",
+      "{% set l = [] %}{% set x = l.append(l) %}{{ l | tojson }}",
       "{% set l = [] %}{% set x = l.append(l) %}{% set m = [] %}{% set x = m.append(m) %}{{ l == m }}",
-      "{{ " + deep + " }}", "{{ " + not_chain + "1 }}", "{{ " + sum + " }}", "{{ " + attribute + " }}", nested_if,
-      "{% set ns = namespace(s='a,') %}{% for i in range(14) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{% for i in range(99999) %}{% set x = ns.s.split(',') %}{% endfor %}",
+      "{{ " + deep + " }}",
+      "{{ " + not_chain + "1 }}",
+      "{{ " + sum + " }}",
+      "{{ " + attribute + " }}",
+      nested_if,
+      "{% set ns = namespace(s='a,') %}{% for i in range(14) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{% for i in "
+      "range(99999) %}{% set x = ns.s.split(',') %}{% endfor %}",
   };
   for (const std::string& source : cases) {
     const auto rendered = render(source, OrderedJson::object(), limits);
     EXPECT_FALSE(rendered.ok()) << source.substr(0, 120);
   }
-  EXPECT_TRUE(render("{% set ns = namespace() %}{% set ns.self = ns %}{% set l = [] %}{% set x = l.append(l) %}ok").ok());
+  EXPECT_TRUE(
+      render("{% set ns = namespace() %}{% set ns.self = ns %}{% set l = [] %}{% set x = l.append(l) %}ok").ok());
 }
 
 TEST(ChatTemplate, TimeComesFromTheCaller) {
@@ -216,7 +249,8 @@ TEST(ChatTemplate, TimeComesFromTheCaller) {
 
 // Extra variables reach the template but cannot replace what the caller states.
 TEST(ChatTemplate, ExtraVariablesDoNotReplaceTheCallersOwn) {
-  auto chat = ChatTemplate::parse("{{ messages | length }}{{ enable_thinking }}{{ add_generation_prompt }}{{ colour }}");
+  auto chat =
+      ChatTemplate::parse("{{ messages | length }}{{ enable_thinking }}{{ add_generation_prompt }}{{ colour }}");
   ASSERT_TRUE(chat.ok());
   RenderOptions options;
   options.extra = {{"messages", {1, 2, 3}}, {"enable_thinking", "x"}, {"add_generation_prompt", 7}, {"colour", "red"}};
@@ -227,7 +261,9 @@ TEST(ChatTemplate, ExtraVariablesDoNotReplaceTheCallersOwn) {
 
 TEST(ChatTemplate, IsFoundInTheTokenizerConfig) {
   EXPECT_EQ(**template_of_tokenizer_config(R"({"chat_template": "abc"})"), "abc");
-  EXPECT_EQ(**template_of_tokenizer_config(R"({"chat_template": [{"name": "rag", "template": "x"}, {"name": "default", "template": "y"}]})"), "y");
+  EXPECT_EQ(**template_of_tokenizer_config(
+                R"({"chat_template": [{"name": "rag", "template": "x"}, {"name": "default", "template": "y"}]})"),
+            "y");
   EXPECT_FALSE(template_of_tokenizer_config(R"({"x": 1})")->has_value());
   EXPECT_FALSE(template_of_tokenizer_config(R"({"chat_template": 3})").ok());
   EXPECT_FALSE(template_of_tokenizer_config("{").ok());

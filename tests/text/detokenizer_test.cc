@@ -11,7 +11,8 @@
 namespace foretoken {
 namespace {
 
-// Joined pieces equal decode() of all ids, every piece is valid UTF-8, and nothing but an incomplete character is held back.
+// Joined pieces equal decode() of all ids, every piece is valid UTF-8, and nothing but an incomplete character is held
+// back.
 TEST(Detokenizer, PiecesJoinToTheDecodedText) {
   auto tokenizer = Tokenizer::from_json(read_data("small_tokenizer.json"));
   ASSERT_TRUE(tokenizer.ok());
@@ -22,7 +23,8 @@ TEST(Detokenizer, PiecesJoinToTheDecodedText) {
     std::vector<TokenId> ids;
     if (round == 0) ids = *tokenizer->encode(emoji);
     else
-      for (size_t n = random() % 20; n > 0; --n) ids.push_back(static_cast<TokenId>(random() % static_cast<unsigned>(tokenizer->size() + 3)));
+      for (size_t n = random() % 20; n > 0; --n)
+        ids.push_back(static_cast<TokenId>(random() % static_cast<unsigned>(tokenizer->size() + 3)));
     for (const bool skip : {false, true}) {
       Detokenizer detokenizer(*tokenizer, {.skip_special = skip});
       std::string text, bytes;
@@ -53,14 +55,16 @@ Cut cut_by_definition(const std::string& text, const std::vector<std::string>& s
   for (size_t end = 1; end <= text.size(); ++end) {
     const std::string* best = nullptr;
     for (const std::string& stop : stops)
-      if (!stop.empty() && end >= stop.size() && text.compare(end - stop.size(), stop.size(), stop) == 0 && (!best || stop.size() > best->size())) best = &stop;
+      if (!stop.empty() && end >= stop.size() && text.compare(end - stop.size(), stop.size(), stop) == 0 &&
+          (!best || stop.size() > best->size()))
+        best = &stop;
     if (best) return {text.substr(0, end - best->size()), *best};
   }
   return {text, std::nullopt};
 }
 
-// Random texts over two letters with overlapping stop strings, cut into random pieces: always the same end, never a byte too
-// many, and what is given out early is never more than what is certain.
+// Random texts over two letters with overlapping stop strings, cut into random pieces: always the same end, never a
+// byte too many, and what is given out early is never more than what is certain.
 TEST(StopMatcher, EndsWhereTheDefinitionSays) {
   std::mt19937 random(9);
   const auto word = [&](size_t longest) {

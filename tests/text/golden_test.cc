@@ -1,5 +1,6 @@
-// The files that tests/data/text/make_golden.py writes: texts of Jinja2 and ids of @huggingface/tokenizers, for templates,
-// conversations and tokenizers of our own. They need nothing outside the repository but the demo model's tokenizer.
+// The files that tests/data/text/make_golden.py writes: texts of Jinja2 and ids of @huggingface/tokenizers, for
+// templates, conversations and tokenizers of our own. They need nothing outside the repository but the demo model's
+// tokenizer.
 #include <gtest/gtest.h>
 
 #include "text/chat_template.h"
@@ -19,7 +20,8 @@ Tokenizer small_tokenizer() {
 
 std::string from_hex(const std::string& digits) {
   std::string bytes;
-  for (size_t i = 0; i + 1 < digits.size(); i += 2) bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
+  for (size_t i = 0; i + 1 < digits.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(digits.substr(i, 2), nullptr, 16));
   return bytes;
 }
 
@@ -85,8 +87,8 @@ TEST(Golden, ComposesAsPython) {
   EXPECT_GT(changed, 100u);
 }
 
-// Conversations with tools, reasoning, images and forged turns through two templates of the family's shape: the text of Jinja2,
-// and an error where Jinja2 fails.
+// Conversations with tools, reasoning, images and forged turns through two templates of the family's shape: the text of
+// Jinja2, and an error where Jinja2 fails.
 TEST(Golden, FamilyTemplatesRenderAsJinja) {
   const OrderedJson golden = parse_or_fail(read_data("golden_templates.json"), "golden_templates.json");
   const Tokenizer tokenizer = small_tokenizer();
@@ -114,8 +116,10 @@ TEST(Golden, FamilyTemplatesRenderAsJinja) {
     EXPECT_EQ(rendered->text, c["text"].get<std::string>()) << c["template"] << c["conversation"] << c["extra"];
     // Refusing special tokens in foreign words changes nothing unless those words spell one.
     const std::string title = c["conversation"];
-    if (title == "forged" || title == "response as question" || title == "think inside" || title == "ends with answer") continue;
-    EXPECT_EQ(*tokenizer.encode(rendered->text, rendered->untrusted), *tokenizer.encode(rendered->text)) << c["conversation"];
+    if (title == "forged" || title == "response as question" || title == "think inside" || title == "ends with answer")
+      continue;
+    EXPECT_EQ(*tokenizer.encode(rendered->text, rendered->untrusted), *tokenizer.encode(rendered->text))
+        << c["conversation"];
   }
   EXPECT_GT(rendered_count, 150u);
   EXPECT_GT(failed_count, 20u);
@@ -130,8 +134,10 @@ TEST(Golden, SnippetsRenderAsJinja) {
     RenderOptions options;
     options.extra = golden["variables"];
     auto chat = ChatTemplate::parse(source);
-    const auto rendered = chat.ok() ? chat->render(OrderedJson::array(), nullptr, options) : Result<RenderedChat>(chat.error());
-    EXPECT_EQ(rendered.ok(), !snippet.contains("fails")) << source << "\n" << (rendered.ok() ? rendered->text : rendered.error().message);
+    const auto rendered =
+        chat.ok() ? chat->render(OrderedJson::array(), nullptr, options) : Result<RenderedChat>(chat.error());
+    EXPECT_EQ(rendered.ok(), !snippet.contains("fails")) << source << "\n"
+                                                         << (rendered.ok() ? rendered->text : rendered.error().message);
     if (!rendered.ok() || snippet.contains("fails")) continue;
     EXPECT_EQ(rendered->text, snippet["text"].get<std::string>()) << source;
     ++rendered_count;

@@ -1,5 +1,5 @@
-// Files the text tests read: our own under tests/data/text, and the shared material beside the source tree, which a fresh
-// clone does not have.
+// Files the text tests read: our own under tests/data/text, and the shared material beside the source tree, which a
+// fresh clone does not have.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ inline OrderedJson parse_or_fail(const std::string& text, const std::string& wha
 
 }  // namespace foretoken
 
-#define SHARED_FILE_OR_SKIP(variable, name)                                                                        \
-  const auto variable##_found = foretoken::read_shared(name);                                                      \
+#define SHARED_FILE_OR_SKIP(variable, name)                                                                      \
+  const auto variable##_found = foretoken::read_shared(name);                                                    \
   if (!variable##_found) GTEST_SKIP() << "../shared/" << (name) << " is not on this machine; the test needs it"; \
   const std::string& variable = *variable##_found

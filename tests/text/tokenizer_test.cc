@@ -1,5 +1,5 @@
-// The tokenizer against Hugging Face's ids, and its own promises: scanners equal the regular expressions, merges equal the naive
-// algorithm, added tokens with all their options, foreign text that cannot forge one, hostile files.
+// The tokenizer against Hugging Face's ids, and its own promises: scanners equal the regular expressions, merges equal
+// the naive algorithm, added tokens with all their options, foreign text that cannot forge one, hostile files.
 #include "text/tokenizer.h"
 
 #include <gtest/gtest.h>
@@ -66,7 +66,8 @@ class RegexOracle {
   explicit RegexOracle(std::string_view pattern) {
     int code = 0;
     size_t at = 0;
-    regex_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &code, &at, nullptr);
+    regex_ = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP, &code,
+                           &at, nullptr);
     EXPECT_NE(regex_, nullptr);
     match_ = pcre2_match_data_create_from_pattern(regex_, nullptr);
   }
@@ -79,7 +80,8 @@ class RegexOracle {
     const size_t* bounds = pcre2_get_ovector_pointer(match_);
     std::vector<size_t> ends;
     for (size_t at = 0; at < text.size(); ends.push_back(at)) {
-      const int found = pcre2_match(regex_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0, match_, nullptr);
+      const int found =
+          pcre2_match(regex_, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at, 0, match_, nullptr);
       if (found <= 0 || bounds[0] != at) break;
       at = bounds[1];
     }
@@ -91,13 +93,16 @@ class RegexOracle {
   pcre2_match_data* match_ = nullptr;
 };
 
-// Both scanners cut where PCRE2 cuts with the files' own patterns: on random mixtures of what the alternatives distinguish, and
-// on every character of planes 0 to 2 between a letter and a digit. Two differences between the libraries' data are left out:
-// U+180E, which PCRE2 takes for white space and Unicode no longer does, and characters too new for PCRE2.
+// Both scanners cut where PCRE2 cuts with the files' own patterns: on random mixtures of what the alternatives
+// distinguish, and on every character of planes 0 to 2 between a letter and a digit. Two differences between the
+// libraries' data are left out: U+180E, which PCRE2 takes for white space and Unicode no longer does, and characters
+// too new for PCRE2.
 TEST(Pretokenizer, ScannersEqualTheRegularExpressions) {
   const std::vector<std::string> parts = {
-      "a", "Z", "s", "t", "re", "VE", "m", "ll", "d", "'", "'s", "'LL", "\u017f", "é", "日本", "\u0301", "\u0903", "\u20dd", "1", "٣", "Ⅷ", "½", " ", "  ", "\t",
-      "\n", "\r", "\r\n", "\u00a0", "\u0085", "\u2028", "\u3000", "\u200b", "\ufeff", ".", "...", "!?", "_", "-", "<|", "👍", "🏽", "\u200d", "$", "€", "\x01", "\u0378"};
+      "a",      "Z",  "s",    "t",      "re",     "VE",     "m",      "ll",     "d",      "'",      "'s",    "'LL",
+      "\u017f", "é",  "日本", "\u0301", "\u0903", "\u20dd", "1",      "٣",      "Ⅷ",      "½",      " ",     "  ",
+      "\t",     "\n", "\r",   "\r\n",   "\u00a0", "\u0085", "\u2028", "\u3000", "\u200b", "\ufeff", ".",     "...",
+      "!?",     "_",  "-",    "<|",     "👍",      "🏽",   "\u200d", "$",      "€",      "\x01",   "\u0378"};
   std::mt19937 random(3);
   std::vector<std::string> texts;
   for (int i = 0; i < 4000; ++i) {
@@ -187,7 +192,8 @@ TEST(Bpe, FollowsTheDefinitionAtEveryLength) {
     for (int letter = 0; letter < 3; ++letter) bpe.set_byte(static_cast<uint8_t>('a' + letter), letter);
     TokenId next = 3;
     for (size_t rank = 0; rank < 30; ++rank) {
-      const auto left = static_cast<TokenId>(random() % static_cast<unsigned>(next)), right = static_cast<TokenId>(random() % static_cast<unsigned>(next));
+      const auto left = static_cast<TokenId>(random() % static_cast<unsigned>(next)),
+                 right = static_cast<TokenId>(random() % static_cast<unsigned>(next));
       merges[{left, right}] = {rank, next};  // a pair given twice keeps its last rank
       bpe.add_merge(left, right, next++);
     }
@@ -225,13 +231,17 @@ TEST(Tokenizer, AddedTokensAreFoundLongestFirst) {
   OrderedJson json = small_json();
   const int first = json["added_tokens"].back()["id"].get<int>() + 1;
   const auto add = [&](const char* text, const char* option) {
-    OrderedJson token = {{"id", first + static_cast<int>(json["added_tokens"].size()) - 13}, {"content", text}, {"special", true}, {"normalized", false}};
+    OrderedJson token = {{"id", first + static_cast<int>(json["added_tokens"].size()) - 13},
+                         {"content", text},
+                         {"special", true},
+                         {"normalized", false}};
     if (option[0] != '\0') token[option] = true;
     json["added_tokens"].push_back(token);
     return token["id"].get<TokenId>();
   };
-  const TokenId x = add("[x]", ""), xx = add("[x][x]", ""), left = add("[left]", "lstrip"), right = add("[right]", "rstrip"),
-                word = add("word", "single_word"), composed = add("[é]", "normalized");
+  const TokenId x = add("[x]", ""), xx = add("[x][x]", ""), left = add("[left]", "lstrip"),
+                right = add("[right]", "rstrip"), word = add("word", "single_word"),
+                composed = add("[é]", "normalized");
   auto tokenizer = Tokenizer::from_json(json.dump());
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   const auto encode = [&](std::string_view text) { return *tokenizer->encode(text); };
@@ -265,7 +275,9 @@ TEST(Tokenizer, PlainRangesCannotForgeTokens) {
   const Tokenizer tokenizer = small_tokenizer();
   const TokenId start = *tokenizer.find("<|im_start|>"), end = *tokenizer.find("<|im_end|>");
   const std::string text = "<|im_start|>user\nhi<|im_end|> é<|im_start|><|im_end|>\n";
-  const auto count = [&](const Ids& ids) { return std::count_if(ids.begin(), ids.end(), [&](TokenId id) { return tokenizer.is_added(id); }); };
+  const auto count = [&](const Ids& ids) {
+    return std::count_if(ids.begin(), ids.end(), [&](TokenId id) { return tokenizer.is_added(id); });
+  };
   const Ids all = *tokenizer.encode(text);
   EXPECT_EQ(count(all), 4);
   EXPECT_EQ(all.front(), start);
@@ -316,7 +328,8 @@ TEST(Tokenizer, PlainRangesFollowNormalisation) {
 // ---- files
 
 TEST(Tokenizer, ConfigAddsTokensAndNames) {
-  const std::string config = R"({"added_tokens_decoder": {"700": {"content": "<extra>", "special": false, "normalized": false}},
+  const std::string config =
+      R"({"added_tokens_decoder": {"700": {"content": "<extra>", "special": false, "normalized": false}},
     "bos_token": null, "eos_token": {"content": "<|im_end|>"}, "pad_token": "<|endoftext|>"})";
   auto tokenizer = Tokenizer::from_json(read_data("small_tokenizer.json"), config);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
@@ -352,14 +365,17 @@ TEST(Tokenizer, GgufEqualsJson) {
     spellings[token["id"].get<size_t>()] = token["content"];
     types[token["id"].get<size_t>()] = token["special"].get<bool>() ? 3 : 4;
   }
-  for (const auto& merge : json["model"]["merges"]) merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
-  const std::vector<std::string_view> token_views(spellings.begin(), spellings.end()), merge_views(merges.begin(), merges.end());
+  for (const auto& merge : json["model"]["merges"])
+    merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  const std::vector<std::string_view> token_views(spellings.begin(), spellings.end()),
+      merge_views(merges.begin(), merges.end());
   GgufVocabulary gguf{.tokens = token_views, .token_types = types, .merges = merge_views, .pre = "qwen35", .eos = 482};
   auto from_gguf = Tokenizer::from_gguf(gguf);
   ASSERT_TRUE(from_gguf.ok()) << from_gguf.error().message;
   const Tokenizer from_json = small_tokenizer();
   const OrderedJson golden = parse_or_fail(read_data("golden_encode.json"), "golden_encode.json");
-  for (const auto& text : golden["texts"]) EXPECT_EQ(*from_gguf->encode(text.get<std::string>()), *from_json.encode(text.get<std::string>()));
+  for (const auto& text : golden["texts"])
+    EXPECT_EQ(*from_gguf->encode(text.get<std::string>()), *from_json.encode(text.get<std::string>()));
   EXPECT_TRUE(from_gguf->is_special(*from_gguf->find("<|im_end|>")));
   EXPECT_FALSE(from_gguf->is_special(*from_gguf->find("<think>")));
   EXPECT_FALSE(from_gguf->has(511)) << "unused rows have no token";
@@ -412,10 +428,17 @@ TEST(Tokenizer, RefusesWhatItDoesNotUnderstand) {
   fails_with([](OrderedJson& j) { j["pre_tokenizer"] = nullptr; }, "ByteLevel");
   fails_with([](OrderedJson& j) { j["pre_tokenizer"]["pretokenizers"][0]["behavior"] = "Removed"; }, "Removed");
   fails_with([](OrderedJson& j) { j["pre_tokenizer"]["pretokenizers"][0]["invert"] = true; }, "invert");
-  fails_with([](OrderedJson& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(a"}}; }, "does not compile");
+  fails_with(
+      [](OrderedJson& j) {
+        j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(a"}};
+      },
+      "does not compile");
   fails_with([](OrderedJson& j) { j["pre_tokenizer"]["pretokenizers"][0]["pattern"] = 1; }, "neither a Regex");
-  fails_with([](OrderedJson& j) { j["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; }, "add_prefix_space");
-  fails_with([](OrderedJson& j) { std::swap(j["pre_tokenizer"]["pretokenizers"][0], j["pre_tokenizer"]["pretokenizers"][1]); }, "after ByteLevel");
+  fails_with([](OrderedJson& j) { j["pre_tokenizer"]["pretokenizers"][1]["add_prefix_space"] = true; },
+             "add_prefix_space");
+  fails_with(
+      [](OrderedJson& j) { std::swap(j["pre_tokenizer"]["pretokenizers"][0], j["pre_tokenizer"]["pretokenizers"][1]); },
+      "after ByteLevel");
   fails_with([](OrderedJson& j) { j["post_processor"] = {{"type", "TemplateProcessing"}}; }, "post-processor");
   fails_with([](OrderedJson& j) { j["decoder"] = {{"type", "WordPiece"}}; }, "WordPiece");
   fails_with([](OrderedJson& j) { j["model"]["vocab"] = 3; }, "vocab is not an object");
@@ -424,7 +447,12 @@ TEST(Tokenizer, RefusesWhatItDoesNotUnderstand) {
   fails_with([](OrderedJson& j) { j["model"]["vocab"]["a"] = 1 << 30; }, "outside 0..");
   fails_with([](OrderedJson& j) { j["model"]["vocab"]["a"] = j["model"]["vocab"]["b"]; }, "another token has already");
   fails_with([](OrderedJson& j) { j["model"]["vocab"].erase("Ġ"); }, "vocabulary lacks");
-  fails_with([](OrderedJson& j) { j["model"]["vocab"].erase("ñ"); j["model"]["merges"] = OrderedJson::array(); }, "no token for the byte 241");
+  fails_with(
+      [](OrderedJson& j) {
+        j["model"]["vocab"].erase("ñ");
+        j["model"]["merges"] = OrderedJson::array();
+      },
+      "no token for the byte 241");
   fails_with([](OrderedJson& j) { j["model"]["vocab"][std::string(5000, 'x')] = 4000; }, "bytes long");
   fails_with([](OrderedJson& j) { j["model"]["merges"] = "x"; }, "merges is not a list");
   fails_with([](OrderedJson& j) { j["model"]["merges"].push_back(7); }, "neither a string nor a pair");
@@ -439,11 +467,16 @@ TEST(Tokenizer, RefusesWhatItDoesNotUnderstand) {
   fails_with([](OrderedJson& j) { j["added_tokens"][0]["id"] = 1LL << 40; }, "outside 0..");
   fails_with([](OrderedJson& j) { j["added_tokens"][0]["id"] = j["added_tokens"][1]["id"]; }, "contradict");
   fails_with([](OrderedJson& j) { j["added_tokens"][0]["id"] = 5; }, "which the vocabulary gives to");
-  fails_with([](OrderedJson& j) { j["added_tokens"].push_back({{"id", j["model"]["vocab"]["a"]}, {"content", "a"}, {"special", true}}); }, "is one byte");
+  fails_with(
+      [](OrderedJson& j) {
+        j["added_tokens"].push_back({{"id", j["model"]["vocab"]["a"]}, {"content", "a"}, {"special", true}});
+      },
+      "is one byte");
   fails_with(nothing, "tokenizer_config.json: not valid JSON", "{");
   fails_with(nothing, "no id", R"({"added_tokens_decoder": {"x": {"content": "y"}}})");
   fails_with(nothing, "not an object", R"({"added_tokens_decoder": 5})");
-  for (const char* text : {"", "[]", "{", "nul", "{\"model\": {}}"}) EXPECT_FALSE(Tokenizer::from_json(text).ok()) << text;
+  for (const char* text : {"", "[]", "{", "nul", "{\"model\": {}}"})
+    EXPECT_FALSE(Tokenizer::from_json(text).ok()) << text;
 }
 
 // Older spellings of the same file, and pieces that are tokens whatever the merges say.
@@ -451,7 +484,8 @@ TEST(Tokenizer, ReadsTheOtherSpellings) {
   const Tokenizer plain = small_tokenizer();
   OrderedJson json = small_json();
   OrderedJson merges = OrderedJson::array();
-  for (const auto& merge : json["model"]["merges"]) merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  for (const auto& merge : json["model"]["merges"])
+    merges.push_back(merge[0].get<std::string>() + " " + merge[1].get<std::string>());
   json["model"]["merges"] = merges;
   json["normalizer"] = {{"type", "Sequence"}, {"normalizers", OrderedJson::array({json["normalizer"]})}};
   json["post_processor"] = nullptr;
@@ -466,8 +500,10 @@ TEST(Tokenizer, ReadsTheOtherSpellings) {
   EXPECT_EQ(gpt2->split_method(), "PCRE2");
   EXPECT_EQ(gpt2->decode(*gpt2->encode("a 123  b")), "a 123  b");
 
-  json["pre_tokenizer"] = OrderedJson::parse(R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": "Isolated", "pattern": {"String": "-+"}},
-    {"type": "Digits", "individual_digits": true}, {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})");
+  json["pre_tokenizer"] = OrderedJson::parse(
+      R"({"type": "Sequence", "pretokenizers": [{"type": "Split", "behavior": "Isolated", "pattern": {"String": "-+"}},
+    {"type": "Digits", "individual_digits": true},
+    {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})");
   json["model"]["vocab"]["zq"] = 600;
   json["model"]["ignore_merges"] = true;
   auto whole = Tokenizer::from_json(json.dump());
