@@ -136,7 +136,7 @@ def check_bad_input(program):
     for words in (["run", "--model", "/nonexistent", "x"], ["run", "--ids", "1,x"], ["run", "--ids", "999999"], ["run", "--temperature", "-1", "x"],
                   ["run", "--top-p", "0", "x"], ["run", "--speculate", "magic", "x"], ["run", "--verify", "magic", "x"], ["run", "--live-threshold", "2", "x"],
                   ["run", "--backend", "magic", "x"], ["logits"], ["nonsense"], [], ["detokenize", "1,,2"], ["detokenize", "99999999"],
-                  ["quantize", MODEL, "/tmp/foretoken-never.gguf", "--type", "Q9"], ["perplexity"], ["run", "--model", str(ROOT / "README.md"), "x"],
+                  ["quantize", MODEL, "never-written.gguf", "--type", "Q9"], ["perplexity"], ["run", "--model", str(ROOT / "README.md"), "x"],
                   ["run", "--json-schema", "x.json", "x"], ["run", "--max-tokens", "-3", "x"]):
         run(program, *words, status=2)
     run(program, "run", "--backend", "cuda", "x", status=4)
