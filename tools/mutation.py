@@ -61,7 +61,7 @@ def link(build, mutant, program):
 
 
 def certify(program):
-    run = subprocess.run([str(program), "certify", "--fail-fast", "--model", str(ROOT / "models/demo-dense"), "--log-level", "quiet"],
+    run = subprocess.run([str(program), "certify", "--quick", "--fail-fast", "--model", str(ROOT / "models/demo-dense"), "--log-level", "quiet"],
                          capture_output=True, text=True, stdin=subprocess.DEVNULL)
     lines = [line for line in run.stderr.splitlines() if line.startswith("fail")]
     return run.returncode, (lines or run.stderr.splitlines() or [""])[-1]

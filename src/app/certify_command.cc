@@ -16,7 +16,7 @@ struct CertifyCommandOptions {
   CommonOptions common;
   std::string out;
   int tokens = 160;
-  bool fail_fast = false;
+  bool quick = false, fail_fast = false;
 };
 
 // Requests and openings of several kinds; each holds something that repeats, so that copying has work and makes mistakes.
@@ -84,7 +84,7 @@ Result<int> run_certify(const CertifyCommandOptions& o) {
   const SpeculationFlags every{.speculate = "copy,mtp,dflash"};
   ASSIGN_OR_RETURN(auto loaded, LoadedModel::load(o.common, &every));
   LoadedModel& model = *loaded;
-  CertifyOptions options{.tokens = o.tokens, .fail_fast = o.fail_fast};
+  CertifyOptions options{.tokens = o.tokens, .quick = o.quick, .fail_fast = o.fail_fast};
   ASSIGN_OR_RETURN(options.prompts, make_prompts(model));
   const auto show = [&](const CertifyCell& c) {
     if (o.common.json && o.common.level() != LogLevel::kDebug) return;
@@ -138,6 +138,7 @@ Command add_certify(CLI::App& program) {
   add_common_options(*app, o->common);
   app->add_option("--out", o->out, "Write the certificate (JSON) to a file");
   app->add_option("--tokens", o->tokens, "Tokens of each answer")->check(CLI::Range(16, 4096))->capture_default_str();
+  app->add_flag("--quick", o->quick, "End each cell as soon as it has drafted and rejected enough for a verdict");
   app->add_flag("--fail-fast", o->fail_fast, "Stop at the first cell that fails");
   return {app, [o] {
             const auto status = run_certify(*o);

@@ -286,6 +286,10 @@ class Certifier {
     }
   }
 
+  bool enough(const CertifyCell& cell) const {
+    return cell.drafted >= options_.least_drafted && cell.rejected >= options_.least_rejected;
+  }
+
   // (b) One route, or all routes under the controller when `routes` is empty.
   Status route_cell(std::vector<Route> routes, VerifyMode mode, float temperature) {
     const bool together = routes.empty();
@@ -305,11 +309,11 @@ class Certifier {
           cell.drafted += of.drafted;
           cell.rejected += of.verified - of.accepted;
         }
-        if (cell.verdict == Verdict::kFail) break;
+        if (cell.verdict == Verdict::kFail || (options_.quick && enough(cell))) break;
       }
-      if (cell.verdict == Verdict::kFail || (cell.drafted >= options_.least_drafted && cell.rejected >= options_.least_rejected)) break;
+      if (cell.verdict == Verdict::kFail || enough(cell)) break;
     }
-    if (cell.verdict == Verdict::kPass && (cell.drafted < options_.least_drafted || cell.rejected < options_.least_rejected)) {
+    if (cell.verdict == Verdict::kPass && !enough(cell)) {
       cell.verdict = Verdict::kInconclusive;
       cell.detail = fmt::format("{} drafted and {} rejected tokens; a verdict needs {} and {}", cell.drafted, cell.rejected, options_.least_drafted, options_.least_rejected);
     }

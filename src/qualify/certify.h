@@ -22,6 +22,7 @@ struct CertifyOptions {
   int64_t least_drafted = 200, least_rejected = 20;  // of every cell, by its own drafter; fewer is inconclusive
   int most_answers = 24;     // per cell, until it has drafted and rejected enough
   int widths = 16;           // row bits: widths 1 to this
+  bool quick = false;        // a cell is over as soon as it has drafted and rejected enough, not after every prompt
   bool fail_fast = false;    // stop behind the first cell that fails
 };
 
