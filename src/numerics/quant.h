@@ -72,10 +72,10 @@ void unpack_block(QuantFormat format, const std::byte* block, UnpackedBlock& out
 // written there. `blocks` holds exactly the needed bytes and may be unaligned. No aliasing.
 void dequantize(QuantFormat format, std::span<const std::byte> blocks, std::span<float> out);
 
-// Encodes `values` (a multiple of block_elements, finite) into row_bytes(format, values.size()) bytes. Supported: the three
-// float formats, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_XS (`can_quantize`). Deterministic, whatever the caller's floating-point mode;
-// minimises the squared error weighted by `importance` (same length, not negative; empty means all equal, which gave a lower
-// divergence than weights that grow with |x|). Q8_0 codes stay within -127..127.
+// Encodes `values` (a multiple of block_elements, finite) into row_bytes(format, values.size()) bytes. Supported: the
+// three float formats, Q8_0, Q4_K, Q5_K, Q6_K, IQ4_XS (`can_quantize`). Deterministic, whatever the caller's
+// floating-point mode; minimises the squared error weighted by `importance` (same length, not negative; empty means all
+// equal, which gave a lower divergence than weights that grow with |x|). Q8_0 codes stay within -127..127.
 bool can_quantize(QuantFormat format);
 void quantize(QuantFormat format, std::span<const float> values, std::span<const float> importance,
               std::span<std::byte> out);
