@@ -411,7 +411,8 @@ TEST(Tokenizer, GgufEqualsJson) {
 
 // What would encode otherwise than Hugging Face's code, or is damaged, is refused in one sentence that names it.
 TEST(Tokenizer, RefusesWhatItDoesNotUnderstand) {
-  const auto fails_with = [](const auto& change, const char* part, std::string_view config = {}) {
+  using Change = void (*)(OrderedJson&);
+  const auto fails_with = [](Change change, const char* part, std::string_view config = {}) {
     OrderedJson json = small_json();
     change(json);
     const auto result = Tokenizer::from_json(json.dump(), config);
