@@ -31,6 +31,7 @@ struct Options {
   std::string model = "models/demo-dense", isa = "auto", kv = "bf16";
   std::vector<int> rows = {1, 2, 4, 8, 16, 32};
   int prefill = 512, prefix = 64, rounds = 9, threads = 0, probe_megabytes = 512;
+  bool best = false;
 };
 
 // Bytes and multiply-adds of one row's pass over the dense weights, from the tensors of the trunk. The embedding is read as the head once.
@@ -118,6 +119,12 @@ int run(const Options& o) {
     return since(begin);
   };
 
+  const auto multiply_adds = [&](int size) {
+    // A prompt pass computes logits of its last row alone.
+    const double head = static_cast<double>(config->hidden) * config->vocab;
+    return size < 0 ? -size * (work.multiply_adds - head) + head : size * work.multiply_adds;
+  };
+
   for (int round = -1; round < o.rounds; ++round)
     for (size_t i = 0; i < sizes.size(); ++i) {
       const double read = read_rate(), dot = dot_rate();
@@ -129,9 +136,7 @@ int run(const Options& o) {
       while (since(begin) < 0.05 && repeats.size() < 64);
       if (round < 0) continue;
       const double s = median(repeats);
-      // A prompt pass computes logits of its last row alone.
-      const double head = static_cast<double>(config->hidden) * config->vocab;
-      const double macs = sizes[i] < 0 ? rows * (work.multiply_adds - head) + head : rows * work.multiply_adds;
+      const double macs = multiply_adds(sizes[i]);
       seconds[i].push_back(s);
       reads[i].push_back(read);
       dots[i].push_back(dot);
@@ -141,13 +146,22 @@ int run(const Options& o) {
   const BackendInfo info = (*backend)->info();
   fmt::print("{}: {:.1f} MiB of weights a pass, {:.1f} M multiply-adds a row; {}; {} rounds\n", o.model, work.bytes / (1 << 20),
              work.multiply_adds * 1e-6, info.detail, o.rounds);
-  fmt::print("limits (medians): read {:.1f} GB/s, byte products {:.0f} GMAC/s\n", median(reads[0]) * 1e-9, median(dots[0]) * 1e-9);
+  // With --best the fastest pass against the best limits seen: for work on kernels beside busy neighbours.
+  const auto greatest = [](const std::vector<std::vector<double>>& all) {
+    double most = 0;
+    for (const auto& v : all) most = std::max(most, *std::max_element(v.begin(), v.end()));
+    return most;
+  };
+  const double read = o.best ? greatest(reads) : median(reads[0]), dot = o.best ? greatest(dots) : median(dots[0]);
+  fmt::print("limits ({}): read {:.1f} GB/s, byte products {:.0f} GMAC/s\n", o.best ? "best" : "medians", read * 1e-9, dot * 1e-9);
   fmt::print("{:>8} {:>10} {:>10} {:>9} {:>8}\n", "rows", "ms", "tokens/s", "of limit", "x 1 row");
+  const auto typical = [&](const std::vector<double>& v) { return o.best ? *std::min_element(v.begin(), v.end()) : median(v); };
   for (size_t i = 0; i < sizes.size(); ++i) {
     const int rows = std::abs(sizes[i]);
-    const double s = median(seconds[i]);
-    fmt::print("{:>8} {:>10.3f} {:>10.1f} {:>8.1f}% {:>8.2f}\n", sizes[i] < 0 ? fmt::format("pp{}", rows) : std::to_string(rows), s * 1e3,
-               rows / s, median(share[i]) * 100, s / median(seconds[0]));
+    const double s = typical(seconds[i]);
+    const double part = o.best ? std::max(work.bytes / read, multiply_adds(sizes[i]) / dot) / s : median(share[i]);
+    fmt::print("{:>8} {:>10.3f} {:>10.1f} {:>8.1f}% {:>8.2f}\n", sizes[i] < 0 ? fmt::format("pp{}", rows) : std::to_string(rows),
+               s * 1e3, rows / s, part * 100, s / typical(seconds[0]));
   }
   return 0;
 }
@@ -165,6 +179,7 @@ int main(int argc, char** argv) {
   app.add_option("--prefill", o.prefill, "rows of the prompt pass (0: none)")->check(CLI::Range(0, 8192));
   app.add_option("--prefix", o.prefix, "committed tokens before the passes")->check(CLI::Range(1, 32768));
   app.add_option("--rounds", o.rounds, "measured rounds")->check(CLI::PositiveNumber);
+  app.add_flag("--best", o.best, "the fastest passes and limits instead of medians");
   app.add_option("--threads,-t", o.threads, "threads (0: all)")->check(CLI::Range(0, 64));
   CLI11_PARSE(app, argc, argv);
   return foretoken::run(o);

@@ -1,6 +1,6 @@
 // The pool: workers spin briefly for the next job (decode steps follow each other within microseconds), then sleep on a futex
-// (std::atomic::wait). A job is cut into one share a thread, always the same; a thread that is done takes the share of one that the
-// system has not scheduled yet, so that a busy machine delays nobody.
+// (std::atomic::wait). A job is cut into one share a thread and each share into pieces, always the same; a thread that is done with its
+// own takes pieces of the others, so that a processor that is slow or busy with something else delays nobody for long.
 #include "base/threads.h"
 
 #include <immintrin.h>
@@ -33,27 +33,33 @@ struct ThreadPool::State {
   int64_t grain = 1;
   alignas(64) std::atomic<uint32_t> generation{0};
   alignas(64) std::atomic<uint32_t> pending{0};
-  std::unique_ptr<std::atomic<uint32_t>[]> claimed;  // [threads]: the latest generation whose share was taken
+  uint32_t pieces = 1;  // of a share
+  struct alignas(64) Cursor { std::atomic<uint64_t> value{0}; };  // generation << 32 | pieces of the share that are left
+  std::unique_ptr<Cursor[]> cursors;                              // [threads]
   std::atomic<bool> stop{false};
   bool running = false;
 
-  // Share `index` of the job: grains are dealt as evenly as possible, in order.
-  void run_share(int index) const {
-    const int64_t grains = (count + grain - 1) / grain;
-    const int64_t first = grains * index / threads * grain;
-    const int64_t last = std::min(count, grains * (index + 1) / threads * grain);
-    if (first < last) (*body)(first, last, index);
+  // Grains are dealt to the pieces as evenly as possible, in order.
+  void run_piece(int64_t index, int thread) const {
+    const int64_t grains = (count + grain - 1) / grain, all = int64_t{threads} * pieces;
+    const int64_t first = grains * index / all * grain;
+    const int64_t last = std::min(count, grains * (index + 1) / all * grain);
+    if (first < last) (*body)(first, last, thread);
   }
 
-  // Runs the shares of generation `now` that nobody has taken, its own first. Every share is taken once a generation, so a share
-  // is free exactly when its mark is the generation before; a thread that wakes late finds nothing.
-  void run_free_shares(int own, uint32_t now) {
+  // Runs the pieces of generation `now` that nobody has taken, those of its own share first. A thread that wakes late finds another
+  // generation in the cursors, or nothing left; only who has taken a piece may read the job.
+  void run_free_pieces(int own, uint32_t now) {
     for (int i = 0; i < threads; ++i) {
-      const int index = (own + i) % threads;
-      uint32_t free = now - 1;
-      if (!claimed[static_cast<size_t>(index)].compare_exchange_strong(free, now, std::memory_order_acq_rel)) continue;
-      run_share(index);
-      if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+      const int share = (own + i) % threads;
+      std::atomic<uint64_t>& cursor = cursors[static_cast<size_t>(share)].value;
+      uint64_t at = cursor.load(std::memory_order_acquire);
+      while (static_cast<uint32_t>(at >> 32) == now && static_cast<uint32_t>(at) > 0) {
+        if (!cursor.compare_exchange_weak(at, at - 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+        run_piece(int64_t{share} * pieces + pieces - static_cast<uint32_t>(at), own);
+        if (pending.fetch_sub(1, std::memory_order_acq_rel) == 1) pending.notify_one();
+        at = cursor.load(std::memory_order_acquire);
+      }
     }
   }
 
@@ -74,7 +80,7 @@ struct ThreadPool::State {
       }
       seen = now;
       if (stop.load(std::memory_order_acquire)) return;
-      run_free_shares(thread, now);
+      run_free_pieces(thread, now);
     }
   }
 };
@@ -82,7 +88,7 @@ struct ThreadPool::State {
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   CHECK(threads >= 1);
   state_->threads = threads;
-  state_->claimed = std::make_unique<std::atomic<uint32_t>[]>(static_cast<size_t>(threads));
+  state_->cursors = std::make_unique<State::Cursor[]>(static_cast<size_t>(threads));
   set_float_environment();
   for (int t = 1; t < threads; ++t) state_->workers.emplace_back([state = state_.get(), t] { state->work(t); });
 }
@@ -109,10 +115,15 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, Body body) {
   s.body = &body;
   s.count = count;
   s.grain = grain;
-  s.pending.store(static_cast<uint32_t>(s.threads), std::memory_order_relaxed);
-  const uint32_t now = s.generation.fetch_add(1, std::memory_order_acq_rel) + 1;
+  const int64_t grains_each = ((count + grain - 1) / grain + s.threads - 1) / s.threads;
+  s.pieces = static_cast<uint32_t>(std::min<int64_t>(kPiecesPerShare, grains_each));
+  s.pending.store(static_cast<uint32_t>(s.threads) * s.pieces, std::memory_order_relaxed);
+  const uint32_t now = s.generation.load(std::memory_order_relaxed) + 1;
+  for (int t = 0; t < s.threads; ++t)
+    s.cursors[static_cast<size_t>(t)].value.store(uint64_t{now} << 32 | s.pieces, std::memory_order_release);
+  s.generation.store(now, std::memory_order_release);
   s.generation.notify_all();
-  s.run_free_shares(0, now);
+  s.run_free_pieces(0, now);
   uint32_t left = s.pending.load(std::memory_order_acquire);
   for (int spin = 0; left != 0 && spin < State::kSpins; ++spin) {
     _mm_pause();

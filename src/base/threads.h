@@ -13,7 +13,7 @@ void set_float_environment();
 
 class ThreadPool {
  public:
-  // A borrowed callable void(int64_t begin, int64_t end, int share); never outlives the call that made it.
+  // A borrowed callable void(int64_t begin, int64_t end, int thread); never outlives the call that made it.
   class Body {
    public:
     template <class F>
@@ -37,10 +37,12 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int size() const;
+  static constexpr int kPiecesPerShare = 8;
 
-  // Calls body(begin, end, share) for a partition of [0, count) into at most size() contiguous ranges whose bounds are multiples of
-  // `grain` (except the end); `share` in [0, size()) names the range and no two run with one name at once, so it may index scratch
-  // memory. Which thread runs a range varies. The caller works too and returns when all is done. Not reentrant.
+  // Calls body(begin, end, thread) for a partition of [0, count) into at most size() * kPiecesPerShare contiguous ranges whose bounds
+  // are multiples of `grain` (except the end) and depend on nothing but count, grain and size(); `thread` in [0, size()) names who runs
+  // it, so it may index scratch memory. Which thread runs a range varies, but mostly the same one does. The caller works too and
+  // returns when all is done. Not reentrant.
   void parallel_for(int64_t count, int64_t grain, Body body);
 
  private:

@@ -30,6 +30,7 @@ struct Activations {
   float* scales;     // [blocks][rows]
   int16_t* sums;     // [blocks][rows][block / sub]: sum of a sub-block's values
   int32_t* starts;   // [blocks][rows][block / sub]: where the integer dot product starts, -offset * sum
+  uint16_t* magnitudes;  // [blocks][rows], blocks of 256 only: the greatest sum of absolute values of a sub-block
   int64_t rows, blocks;
   int block, sub;
   int offset;        // what packing added to every weight

@@ -4,7 +4,7 @@
 //
 // Shape contract: any outputs >= 1 and rows >= 1; cols a multiple of the format's block (floats: any cols >= 1).
 // Plan: a group's unit of 256 columns passes over all row tiles before the next one. Up to kTileRows rows are multiplied
-// straight from the packed planes; for more rows a unit is first unpacked to bytes, so that tiles share the unpacking.
+// straight from the packed planes; of more rows the first tile also stores the bytes it unpacks, and the others take those.
 namespace foretoken::cpu::FORETOKEN_ISA {
 namespace {
 
@@ -18,7 +18,7 @@ inline constexpr int kTileRows = 8;
 // AVX2 has too few registers for the sums of both halves of a group.
 inline constexpr bool kHalvesApart = FORETOKEN_ISA_LEVEL < 2;
 inline constexpr int kUnitColumns = 256;
-inline constexpr int kPrefetchBytes = 4096;  // ahead in the packed stream, which is contiguous over groups
+inline constexpr int kPrefetchBytes = 8192;  // ahead in the packed stream, which is contiguous over groups
 inline constexpr int64_t kRowBlockBytes = 512 * 1024;  // activations that stay in L2 while all groups pass over them
 inline constexpr int64_t kMaxRowBlock = 256;
 
@@ -48,18 +48,27 @@ struct Packed {
 template <int kFormat>
 using Chain = typename Choose<Packed<kFormat>::kSumsBytes, ByteDot, Dot<(1 << Packed<kFormat>::kBits) - 1>>::Type;
 
-// Bytes that hold nothing but two nibbles can be multiplied whole.
-template <int kFormat>
-inline constexpr bool kWholeNibbles = kWideDot && Packed<kFormat>::kNibble && Packed<kFormat>::kBits == 4 &&
-                                      !Packed<kFormat>::kTable;
+// How a tile gets its weights: from the packed planes, from them while storing the unpacked bytes, or from those bytes.
+enum class Source { kPacked, kStoring, kUnpacked };
 
-// From how many rows on a unit is unpacked first. Bytes need no unpacking; whole nibbles gain little from it. Measured with
-// `ops_bench --best --threads 1` on a Xeon of family 6 model 207, 6144 x 2048: Q4_K is faster straight up to 32 rows and
-// unpacked from 64 on; Q3_K, Q5_K and Q6_K are faster unpacked as soon as there are two tiles.
+// Bytes that hold nothing but two nibbles can be multiplied whole, which saves unpacking and costs two operations per row.
+template <int kFormat, int kRows, Source kSource>
+inline constexpr bool kWholeNibbles = kWideDot && kSource == Source::kPacked && kRows < 8 && Packed<kFormat>::kNibble &&
+                                      Packed<kFormat>::kBits == 4 && !Packed<kFormat>::kTable;
+
+// Formats whose scaled dot products are added as integers (canonical::add_block). One operation scales and adds a dot product
+// that fits 16 bits, which holds when the magnitudes of the sub-block's activations add up to at most kNarrowMagnitude.
 template <int kFormat>
-inline constexpr int64_t kUnpackedFrom = kTileRows == 1 || Packed<kFormat>::kByte ? INT64_MAX
-                                         : kWholeNibbles<kFormat>                ? 48
-                                                                                 : kTileRows + 1;
+inline constexpr bool kIntegerScales = adds_scaled_integers(static_cast<QuantFormat>(kFormat));
+template <int kFormat>
+constexpr int narrow_magnitude() {
+  const int offset = Packed<kFormat>::kLayout.offset, above = (1 << Packed<kFormat>::kBits) - 1 - offset;
+  return 32767 / (above > offset ? above : offset);
+}
+
+// Whether the first of several tiles stores what it unpacks. Bytes need no unpacking.
+template <int kFormat>
+inline constexpr bool kStoresUnpacked = kTileRows > 1 && !Packed<kFormat>::kByte;
 
 // Unpacked, formats differ only in their geometry and their kind of dot product: one instance serves several.
 constexpr int unpacked_format(int format) {
@@ -68,7 +77,6 @@ constexpr int unpacked_format(int format) {
     case QuantFormat::kQ4_0: return static_cast<int>(QuantFormat::kQ5_0);
     case QuantFormat::kQ4_1: return static_cast<int>(QuantFormat::kQ5_1);
     case QuantFormat::kQ3_K: return static_cast<int>(QuantFormat::kQ6_K);
-    case QuantFormat::kQ4_K: return static_cast<int>(QuantFormat::kQ5_K);
     default: return format;
   }
 }
@@ -77,6 +85,21 @@ constexpr int unpacked_format(int format) {
 template <int kBytes>
 FORETOKEN_SIMD void prefetch_ahead(const uint8_t* at) {
   unroll<0, kBytes / 64>([&](auto i) FORETOKEN_INLINE_LAMBDA { prefetch(at + 64 * decltype(i)::value + kPrefetchBytes); });
+}
+
+// Tiles that share the weights share the asking, at an even pace: memory answers only so many requests at a time. A tile's
+// lines of a block to come are [first, first + count); it asks for them in kParts portions.
+struct Ahead {
+  int64_t first, count;
+};
+FORETOKEN_SIMD Ahead ahead_of(int64_t block_bytes, int64_t tile, int64_t tiles) {
+  const int64_t lines = block_bytes / 64, first = lines * tile / tiles;
+  return {first, lines * (tile + 1) / tiles - first};
+}
+template <int kParts>
+FORETOKEN_SIMD void prefetch_portion(const uint8_t* block, Ahead ahead, int part) {
+  const int64_t end = ahead.first + ahead.count * (part + 1) / kParts;
+  for (int64_t i = ahead.first + ahead.count * part / kParts; i < end; ++i) prefetch(block + 64 * i + kPrefetchBytes);
 }
 
 // ---- Operands: the unsigned weights of quad kQuad of a sub-block for outputs 16 * kHalf and on.
@@ -112,20 +135,17 @@ FORETOKEN_SIMD Bytes operand(const uint8_t* sub) {
 }
 
 // ---- The exact integer dots of one sub-block: lo[r] for outputs 0..15, hi[r] for outputs 16..31 of the group.
-// Row r's activations are at x + r * block, its start at starts[r * subs]. When kHiTimes16, hi is sixteen times the dot.
+// Row r's activations are at x + r * block, its start at starts[r * subs]. `unpacked`: where kStoring leaves the bytes.
 
-template <int kFormat, bool kUnpacked>
-inline constexpr bool kHiTimes16 = !kUnpacked && kWholeNibbles<kFormat>;
-
-template <int kFormat, int kRows, bool kUnpacked>
-FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const int32_t* starts, I32x16 (&lo)[kRows],
-                                   I32x16 (&hi)[kRows]) {
+template <int kFormat, int kRows, Source kSource>
+FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const int32_t* starts, uint8_t* unpacked,
+                                   I32x16 (&lo)[kRows], I32x16 (&hi)[kRows]) {
   using L = Packed<kFormat>;
   constexpr bool kZeroStart = L::kZeroStart;
   I32x16 start[kRows];
   FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) start[r] = kZeroStart ? zero_i32() : set_i32(starts[r * L::kSubs]);
 
-  if constexpr (kHiTimes16<kFormat, kUnpacked>) {
+  if constexpr (kWholeNibbles<kFormat, kRows, kSource>) {
     // A byte is lo + 16 * hi: one sum over whole bytes, one over the high nibbles in place, and the difference is lo.
     Dot<255> both[kRows], high[kRows];
     FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
@@ -144,8 +164,9 @@ FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const
       }
     });
     FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
-      hi[r] = high[r].finish();
-      lo[r] = sub(both[r].finish(), hi[r]);
+      const I32x16 high_sum = high[r].finish();
+      lo[r] = sub(both[r].finish(), high_sum);
+      hi[r] = shift_right_signed<4>(high_sum);
     }
   } else {
     Chain<kFormat> low[kRows], high[kRows];
@@ -155,21 +176,25 @@ FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const
     }
     constexpr int kPasses = kHalvesApart ? 2 : 1;
     unroll<0, kPasses>([&](auto pass) FORETOKEN_INLINE_LAMBDA {
-      constexpr int kPass = decltype(pass)::value;
+      constexpr bool kLow = kPasses == 1 || decltype(pass)::value == 0, kHigh = kPasses == 1 || decltype(pass)::value == 1;
       unroll<0, L::kQuads>([&](auto i) FORETOKEN_INLINE_LAMBDA {
         constexpr int kQuad = decltype(i)::value;
         Bytes w_lo, w_hi;
-        if constexpr (kUnpacked) {
-          if constexpr (kPasses == 1 || kPass == 0) w_lo = load_bytes(planes + 128 * kQuad);
-          if constexpr (kPasses == 1 || kPass == 1) w_hi = load_bytes(planes + 128 * kQuad + 64);
+        if constexpr (kSource == Source::kUnpacked) {
+          if constexpr (kLow) w_lo = load_bytes(planes + 128 * kQuad);
+          if constexpr (kHigh) w_hi = load_bytes(planes + 128 * kQuad + 64);
         } else {
-          if constexpr (kPasses == 1 || kPass == 0) w_lo = operand<kFormat, kQuad, 0>(planes);
-          if constexpr (kPasses == 1 || kPass == 1) w_hi = operand<kFormat, kQuad, 1>(planes);
+          if constexpr (kLow) w_lo = operand<kFormat, kQuad, 0>(planes);
+          if constexpr (kHigh) w_hi = operand<kFormat, kQuad, 1>(planes);
+        }
+        if constexpr (kSource == Source::kStoring) {
+          if constexpr (kLow) store_bytes(unpacked + 128 * kQuad, w_lo);
+          if constexpr (kHigh) store_bytes(unpacked + 128 * kQuad + 64, w_hi);
         }
         FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
           const Bytes a = set_quad(x + r * L::kBlock + 4 * kQuad);
-          if constexpr (kPasses == 1 || kPass == 0) low[r].step(kQuad, w_lo, a);
-          if constexpr (kPasses == 1 || kPass == 1) high[r].step(kQuad, w_hi, a);
+          if constexpr (kLow) low[r].step(kQuad, w_lo, a);
+          if constexpr (kHigh) high[r].step(kQuad, w_hi, a);
         }
       });
     });
@@ -184,7 +209,9 @@ FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const
 
 struct Unpacked {
   uint8_t planes[kUnitColumns / 4][2][64];  // [quad][half]
-  float scales[16][32];                     // [sub-block][output]
+  // Of formats with scales, as the tiles use them: words or floats.
+  int32_t scales[16][2][16];                // [sub-block][half][output]
+  int32_t minimums[2][8][16];               // [half][pair of sub-blocks][output]
 };
 struct Scratch {
   alignas(64) Unpacked unit;
@@ -192,44 +219,42 @@ struct Scratch {
 };
 static_assert(sizeof(Scratch) <= kLinearScratchBytes);
 
-FORETOKEN_SIMD F32x16 scale_of(const uint8_t* scales, int sub, int half) {
-  return to_f32(load_s8(reinterpret_cast<const int8_t*>(scales) + 32 * sub + 16 * half));
+template <int kFormat, Source kSource>
+FORETOKEN_SIMD I32x16 scale_of(const uint8_t* block, Unpacked* unit, int sub, int half) {
+  if constexpr (kSource == Source::kUnpacked) return load_i32(unit->scales[sub][half]);
+  using L = Packed<kFormat>;
+  I32x16 scale = load_s8(reinterpret_cast<const int8_t*>(block) + L::kScalesAt + 32 * sub + 16 * half);
+  scale = kIntegerScales<kFormat> ? bits_of(low_words(scale)) : bits_i32(to_f32(scale));
+  if constexpr (kSource == Source::kStoring) store(unit->scales[sub][half], scale);
+  return scale;
 }
 
-template <int kFormat>
-FORETOKEN_SIMD void unpack_block(const uint8_t* block, uint8_t* planes, float (*scales)[32]) {
+template <int kFormat, Source kSource>
+FORETOKEN_SIMD Words minimums_of(const uint8_t* block, Unpacked* unit, int half, int pair) {
+  if constexpr (kSource == Source::kUnpacked) return as_words(load_i32(unit->minimums[half][pair]));
   using L = Packed<kFormat>;
-  for (int s = 0; s < L::kSubs; ++s) {
-    const uint8_t* sub = block + L::kPlanesAt + s * L::kSubBytes;
-    prefetch_ahead<L::kSubBytes>(sub);
-    unroll<0, L::kQuads>([&](auto i) FORETOKEN_INLINE_LAMBDA {
-      constexpr int kQuad = decltype(i)::value;
-      uint8_t* to = planes + 128 * (s * L::kQuads + kQuad);
-      store_bytes(to, operand<kFormat, kQuad, 0>(sub));
-      store_bytes(to + 64, operand<kFormat, kQuad, 1>(sub));
-    });
-    if constexpr (L::kHasScales) {
-      store(scales[s], scale_of(block + L::kScalesAt, s, 0));
-      store(scales[s] + 16, scale_of(block + L::kScalesAt, s, 1));
-    }
-  }
+  const Words words = load_u8_words(block + L::kMinimumsAt + 32 * (half * L::kSubs / 2 + pair));
+  if constexpr (kSource == Source::kStoring) store(unit->minimums[half][pair], bits_of(words));
+  return words;
 }
 
-// ---- Adds blocks [begin, end) of one group to the sums of kRows rows from `row` on. sums[r][32]. When kUnpacked, kFormat is
-// unpacked_format(...) and `block_bytes` that of the packed format, whose headers are still read.
+// ---- Adds blocks [begin, end) of one group to the sums of kRows rows from `row` on. sums[r][32]. With kUnpacked, kFormat is
+// unpacked_format(...) and `block_bytes` that of the packed format, whose headers are still read; `unit` begins at `begin`.
 
-template <int kFormat, int kRows, bool kUnpacked>
-void add_blocks(const uint8_t* group, int64_t block_bytes, const Unpacked* unit, int64_t begin, int64_t end,
-                const Activations& acts, int64_t row, float (*sums)[32]) {
+template <int kFormat, int kRows, Source kSource>
+void add_blocks(const uint8_t* group, int64_t block_bytes, Unpacked* unit, int64_t begin, int64_t end,
+                const Activations& acts, int64_t row, Ahead ahead, float (*sums)[32]) {
   using L = Packed<kFormat>;
+  constexpr bool kUnpacked = kSource == Source::kUnpacked;
   F32x16 acc[2][kRows];
   FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
-    acc[0][r] = load_f32(sums[r]);
-    acc[1][r] = load_f32(sums[r] + 16);
+    acc[0][r] = begin == 0 ? zero_f32() : load_f32(sums[r]);
+    acc[1][r] = begin == 0 ? zero_f32() : load_f32(sums[r] + 16);
   }
   for (int64_t b = begin; b < end; ++b) {
     const uint8_t* block = group + b * (kUnpacked ? block_bytes : L::kBlockBytes);
-    const uint8_t* planes = kUnpacked ? unit->planes[0][0] + (b - begin) * (L::kBlock / 4) * 128 : block + L::kPlanesAt;
+    uint8_t* unpacked = kSource == Source::kPacked ? nullptr : unit->planes[0][0] + (b - begin) * (L::kBlock / 4) * 128;
+    const uint8_t* planes = kUnpacked ? unpacked : block + L::kPlanesAt;
     constexpr int kSubBytes = kUnpacked ? 128 * L::kQuads : L::kSubBytes;
     const int64_t at = b * acts.rows + row;
     const int8_t* x = acts.values + at * L::kBlock;
@@ -237,59 +262,84 @@ void add_blocks(const uint8_t* group, int64_t block_bytes, const Unpacked* unit,
     const float* x_scales = acts.scales + at;
     const auto* d_bits = reinterpret_cast<const uint16_t*>(block);
     const auto* dmin_bits = reinterpret_cast<const uint16_t*>(block + L::kDminAt);
+    if constexpr (kSource == Source::kPacked && !L::kHasScales) prefetch_ahead<L::kBlockBytes>(block);
+    if constexpr (kSource != Source::kPacked && !L::kHasScales) prefetch_portion<1>(block, ahead, 0);
 
-    if constexpr (L::kHasScales) {
-      F32x16 t[2][kRows];
-      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) t[0][r] = t[1][r] = zero_f32();
-      for (int s = 0; s < L::kSubs; ++s) {
-        const uint8_t* sub = planes + s * kSubBytes;
-        if constexpr (!kUnpacked) prefetch_ahead<kSubBytes>(sub);
-        I32x16 lo[kRows], hi[kRows];
-        sub_block_dots<kFormat, kRows, kUnpacked>(sub, x + s * L::kSub, starts + s, lo, hi);
-        F32x16 scale[2];
-        for (int h = 0; h < 2; ++h)
-          scale[h] = kUnpacked ? load_f32(unit->scales[s] + 16 * h) : scale_of(block + L::kScalesAt, s, h);
-        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
-          t[0][r] = fma(scale[0], to_f32(lo[r]), t[0][r]);
-          t[1][r] = fma(scale[1], to_f32(hi[r]), t[1][r]);
-        }
+    F32x16 t[2][kRows];  // the block's scaled dot products
+    const auto sub_block = [&](int s, I32x16 (&lo)[kRows], I32x16 (&hi)[kRows]) FORETOKEN_INLINE_LAMBDA {
+      const uint8_t* sub = planes + s * kSubBytes;
+      if constexpr (kSource == Source::kPacked && L::kHasScales) prefetch_ahead<kSubBytes>(sub);
+      if constexpr (kSource != Source::kPacked && L::kHasScales)
+        prefetch_portion<L::kSubs>(block, ahead, s);
+      sub_block_dots<kFormat, kRows, kSource>(sub, x + s * L::kSub, starts + s, unpacked + s * 128 * L::kQuads, lo, hi);
+    };
+    if constexpr (!L::kHasScales) {
+      I32x16 dots[2][kRows];
+      sub_block(0, dots[0], dots[1]);
+      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+        t[0][r] = to_f32(dots[0][r]);
+        t[1][r] = to_f32(dots[1][r]);
       }
-      FORETOKEN_UNROLL for (int h = 0; h < 2; ++h) {
-        const F32x16 d = load_f16(d_bits + 16 * h);
-        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
-          // Sixteen times t is exact: the sums are integers, and scaling by a power of two commutes with their rounding.
-          if (h == 1 && kHiTimes16<kFormat, kUnpacked>) t[1][r] = mul(t[1][r], set_f32(1.0f / 16));
-          acc[h][r] = fma(mul(d, set_f32(x_scales[r])), t[h][r], acc[h][r]);
-        }
-        if constexpr (L::kHasMin) {
-          constexpr int kPairs = L::kSubs / 2;
-          const F32x16 dmin = load_f16(dmin_bits + 16 * h);
-          Words minimums[kPairs];
-          FORETOKEN_UNROLL for (int k = 0; k < kPairs; ++k)
-            minimums[k] = load_u8_words(block + L::kMinimumsAt + 32 * (h * kPairs + k));
-          FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
-            const int16_t* x_sums = acts.sums + (at + r) * L::kSubs;
-            I32x16 min_sum = zero_i32();
-            FORETOKEN_UNROLL for (int k = 0; k < kPairs; ++k)
-              min_sum = dot_pairs(min_sum, minimums[k], set_pair(x_sums + 2 * k));
-            acc[h][r] = fnma(mul(dmin, set_f32(x_scales[r])), to_f32(min_sum), acc[h][r]);
+    } else if constexpr (kIntegerScales<kFormat>) {
+      constexpr int kNarrow = narrow_magnitude<kFormat>();
+      bool wide = false;
+      if constexpr (kNarrow < 127 * L::kSub)
+        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) wide |= acts.magnitudes[at + r] > kNarrow;
+      I32x16 sum[2][kRows];
+      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) sum[0][r] = sum[1][r] = zero_i32();
+      for (int s = 0; s < L::kSubs; ++s) {
+        I32x16 dots[2][kRows];
+        sub_block(s, dots[0], dots[1]);
+        FORETOKEN_UNROLL for (int h = 0; h < 2; ++h) {
+          const I32x16 scale = scale_of<kFormat, kSource>(block, unit, s, h);
+          if (wide) {
+            const I32x16 factor = signed_low_words(scale);
+            FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) sum[h][r] = add(sum[h][r], mul(factor, dots[h][r]));
+          } else {
+            FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r)
+              sum[h][r] = dot_pairs(sum[h][r], as_words(scale), as_words(dots[h][r]));
           }
         }
       }
+      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+        t[0][r] = to_f32(sum[0][r]);
+        t[1][r] = to_f32(sum[1][r]);
+      }
     } else {
-      if constexpr (!kUnpacked) prefetch_ahead<L::kBlockBytes>(block);
-      I32x16 dots[2][kRows];
-      sub_block_dots<kFormat, kRows, kUnpacked>(planes, x, starts, dots[0], dots[1]);
-      FORETOKEN_UNROLL for (int h = 0; h < 2; ++h) {
-        const F32x16 d = load_f16(d_bits + 16 * h);
-        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
-          if (h == 1 && kHiTimes16<kFormat, kUnpacked>) dots[1][r] = shift_right_signed<4>(dots[1][r]);
-          const F32x16 x_scale = set_f32(x_scales[r]);
-          acc[h][r] = fma(mul(d, x_scale), to_f32(dots[h][r]), acc[h][r]);
-          if constexpr (L::kHasMin)
-            acc[h][r] = fnma(mul(load_f16(dmin_bits + 16 * h), x_scale),
-                             set_f32(static_cast<float>(acts.sums[at + r])), acc[h][r]);
+      FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) t[0][r] = t[1][r] = zero_f32();
+      for (int s = 0; s < L::kSubs; ++s) {
+        I32x16 dots[2][kRows];
+        sub_block(s, dots[0], dots[1]);
+        FORETOKEN_UNROLL for (int h = 0; h < 2; ++h) {
+          const F32x16 scale = bits_f32(scale_of<kFormat, kSource>(block, unit, s, h));
+          FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) t[h][r] = fma(scale, to_f32(dots[h][r]), t[h][r]);
         }
+      }
+    }
+
+    FORETOKEN_UNROLL for (int h = 0; h < 2; ++h) {
+      const F32x16 d = load_f16(d_bits + 16 * h);
+      if constexpr (L::kHasMin) {
+        const F32x16 dmin = load_f16(dmin_bits + 16 * h);
+        F32x16 min_sum[kRows];
+        if constexpr (L::kHasScales) {
+          constexpr int kPairs = L::kSubs / 2;
+          Words minimums[kPairs];
+          FORETOKEN_UNROLL for (int k = 0; k < kPairs; ++k)
+            minimums[k] = minimums_of<kFormat, kSource>(block, unit, h, k);
+          FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) {
+            const int16_t* x_sums = acts.sums + (at + r) * L::kSubs;
+            I32x16 sum = zero_i32();
+            FORETOKEN_UNROLL for (int k = 0; k < kPairs; ++k) sum = dot_pairs(sum, minimums[k], set_pair(x_sums + 2 * k));
+            min_sum[r] = to_f32(sum);
+          }
+        } else {
+          FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) min_sum[r] = set_f32(static_cast<float>(acts.sums[at + r]));
+        }
+        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r)
+          acc[h][r] = fma(set_f32(x_scales[r]), fnma(dmin, min_sum[r], mul(d, t[h][r])), acc[h][r]);
+      } else {
+        FORETOKEN_UNROLL for (int r = 0; r < kRows; ++r) acc[h][r] = fma(mul(d, set_f32(x_scales[r])), t[h][r], acc[h][r]);
       }
     }
   }
@@ -299,25 +349,27 @@ void add_blocks(const uint8_t* group, int64_t block_bytes, const Unpacked* unit,
   }
 }
 
-// Any number of rows in tiles of kRows, kRows / 2, ...: few instances.
+// Any number of rows in tiles of kRows, kRows / 2, ...: few instances. This is tile `tile` of `tiles`.
 template <int kFormat, int kRows>
-FORETOKEN_SIMD void add_unpacked(const uint8_t* group, int64_t block_bytes, const Unpacked& unit, int64_t begin, int64_t end,
-                                 const Activations& acts, int64_t row, int64_t rows, float (*sums)[32]) {
-  for (; rows >= kRows; row += kRows, rows -= kRows, sums += kRows)
-    add_blocks<unpacked_format(kFormat), kRows, true>(group, block_bytes, &unit, begin, end, acts, row, sums);
+FORETOKEN_SIMD void add_unpacked(const uint8_t* group, Unpacked& unit, int64_t begin, int64_t end, const Activations& acts,
+                                 int64_t row, int64_t rows, int64_t tile, int64_t tiles, float (*sums)[32]) {
+  constexpr int64_t kBytes = Packed<kFormat>::kBlockBytes;
+  for (; rows >= kRows; row += kRows, rows -= kRows, sums += kRows, ++tile)
+    add_blocks<unpacked_format(kFormat), kRows, Source::kUnpacked>(
+        group, kBytes, &unit, begin, end, acts, row, tile < tiles ? ahead_of(kBytes, tile, tiles) : Ahead{}, sums);
   if constexpr (kRows > 1) {
-    if (rows > 0) add_unpacked<kFormat, kRows / 2>(group, block_bytes, unit, begin, end, acts, row, rows, sums);
+    if (rows > 0) add_unpacked<kFormat, kRows / 2>(group, unit, begin, end, acts, row, rows, tile, tiles, sums);
   }
 }
 
 // 1 to kMost rows as one tile.
 template <int kFormat, int kMost>
-FORETOKEN_SIMD void add_straight(const uint8_t* group, int64_t begin, int64_t end, const Activations& acts, int64_t row,
-                                 int64_t rows, float (*sums)[32]) {
+FORETOKEN_SIMD void add_packed(const uint8_t* group, int64_t begin, int64_t end, const Activations& acts, int64_t row,
+                               int64_t rows, float (*sums)[32]) {
   if (rows == kMost) {
-    add_blocks<kFormat, kMost, false>(group, 0, nullptr, begin, end, acts, row, sums);
+    add_blocks<kFormat, kMost, Source::kPacked>(group, 0, nullptr, begin, end, acts, row, {}, sums);
   } else if constexpr (kMost > 1) {
-    add_straight<kFormat, kMost - 1>(group, begin, end, acts, row, rows, sums);
+    add_packed<kFormat, kMost - 1>(group, begin, end, acts, row, rows, sums);
   }
 }
 
@@ -336,10 +388,12 @@ FORETOKEN_SIMD void store_sums(const LinearTask& task, int64_t group, int64_t ro
   }
 }
 
-FORETOKEN_SIMD void clear_sums(float (*sums)[32], int64_t rows) {
-  for (int64_t r = 0; r < rows; ++r) {
-    store(sums[r], zero_f32());
-    store(sums[r] + 16, zero_f32());
+// Asks for the output's lines, which a product of many rows has pushed out of the near caches.
+FORETOKEN_SIMD void prefetch_outputs(const LinearTask& task, int64_t group, int64_t row, int64_t end) {
+  for (; row < end; ++row) {
+    const float* out = task.out.data + row * task.out.stride + group * kGroupOutputs;
+    __builtin_prefetch(out, 1);
+    __builtin_prefetch(out + 16, 1);
   }
 }
 
@@ -356,23 +410,22 @@ void multiply_blocks(const LinearTask& task, int64_t group_begin, int64_t group_
     const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
     for (int64_t g = group_begin; g < group_end; ++g) {
       const uint8_t* group = data + static_cast<size_t>(g) * task.part.group_bytes;
-      clear_sums(scratch.sums, rows);
       if (tiles == 1) {
-        add_straight<kFormat, kTileRows>(group, 0, acts.blocks, acts, row, rows, scratch.sums);
+        add_packed<kFormat, kTileRows>(group, 0, acts.blocks, acts, row, rows, scratch.sums);
       } else {
         for (int64_t b = 0; b < acts.blocks; b += kUnitBlocks) {
           const int64_t end = b + kUnitBlocks < acts.blocks ? b + kUnitBlocks : acts.blocks;
-          if (rows >= kUnpackedFrom<kFormat>) {
-            if constexpr (kUnpackedFrom<kFormat> != INT64_MAX) {
-              for (int64_t i = b; i < end; ++i)
-                unpack_block<kFormat>(group + i * L::kBlockBytes, scratch.unit.planes[(i - b) * L::kBlock / 4][0],
-                                      scratch.unit.scales);
-              add_unpacked<kFormat, kTileRows>(group, L::kBlockBytes, scratch.unit, b, end, acts, row, rows, scratch.sums);
-            }
+          prefetch_outputs(task, g, row + rows * b / acts.blocks, row + rows * end / acts.blocks);
+          if constexpr (kStoresUnpacked<kFormat>) {
+            const int64_t full_tiles = rows / kTileRows;
+            add_blocks<kFormat, kTileRows, Source::kStoring>(group, L::kBlockBytes, &scratch.unit, b, end, acts, row,
+                                                             ahead_of(L::kBlockBytes, 0, full_tiles), scratch.sums);
+            add_unpacked<kFormat, kTileRows>(group, scratch.unit, b, end, acts, row + kTileRows, rows - kTileRows, 1,
+                                             full_tiles, scratch.sums + kTileRows);
           } else {
             for (int64_t t = 0; t < tiles; ++t) {  // tiles of nearly equal height
               const int64_t first = rows * t / tiles, last = rows * (t + 1) / tiles;
-              add_straight<kFormat, kTileRows>(group, b, end, acts, row + first, last - first, scratch.sums + first);
+              add_packed<kFormat, kTileRows>(group, b, end, acts, row + first, last - first, scratch.sums + first);
             }
           }
         }
@@ -486,6 +539,24 @@ void multiply(const LinearTask& task, int64_t group_begin, int64_t group_end, st
 
 // ---- Activations: canonical::quantize_activation, sixteen elements at a time.
 
+// magnitudes[i]: of the sub-blocks of block i, the greatest sum of absolute values.
+FORETOKEN_SIMD void measure_magnitudes(const Activations& acts, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; ++i) {
+    int32_t most = 0;
+    for (int k = 0; k < 256; k += 64) {
+      Dot<127> dot = Dot<127>::from(zero_i32());
+      dot.step(0, absolute(load_bytes(acts.values + i * 256 + k)), set_bytes(1));
+      int32_t lanes[16];
+      store(lanes, fold_fours(dot.finish()));  // sums of 16 values in lanes 0, 4, 8 and 12
+      for (int l = 0; l < 16; l += 4) {
+        const int32_t sum = acts.sub == 16 ? lanes[l] : lanes[l / 8 * 8] + lanes[l / 8 * 8 + 4];
+        most = sum > most ? sum : most;
+      }
+    }
+    acts.magnitudes[i] = static_cast<uint16_t>(most);
+  }
+}
+
 void quantize(const Rows& x, int64_t begin, int64_t end, const Activations& acts) {
   const int block = acts.block;
   for (int64_t i = begin; i < end; ++i) {
@@ -525,6 +596,7 @@ void quantize(const Rows& x, int64_t begin, int64_t end, const Activations& acts
       acts.starts[s + i] = -offset * lanes[4 * i];
     }
   }
+  if (block == 256) measure_magnitudes(acts, begin, end);
 }
 
 void silu_product(const float* gate, const float* up, int64_t count, float* out) {

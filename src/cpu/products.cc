@@ -42,12 +42,14 @@ size_t Products::prepare(View x, QuantFormat format, size_t& used) {
   const size_t scale_bytes = align64(count * sizeof(float));
   const size_t start_bytes = align64(subs * sizeof(int32_t));
   const size_t sum_bytes = align64(subs * sizeof(int16_t));
-  reserve(p.memory, value_bytes + scale_bytes + start_bytes + sum_bytes);
+  const size_t magnitude_bytes = align64(count * sizeof(uint16_t));
+  reserve(p.memory, value_bytes + scale_bytes + start_bytes + sum_bytes + magnitude_bytes);
   std::byte* at = p.memory.data();
   p.activations = {.values = reinterpret_cast<int8_t*>(at),
                    .scales = reinterpret_cast<float*>(at + value_bytes),
                    .sums = reinterpret_cast<int16_t*>(at + value_bytes + scale_bytes + start_bytes),
                    .starts = reinterpret_cast<int32_t*>(at + value_bytes + scale_bytes),
+                   .magnitudes = reinterpret_cast<uint16_t*>(at + value_bytes + scale_bytes + start_bytes + sum_bytes),
                    .rows = x.rows,
                    .blocks = blocks,
                    .block = layout.block,
@@ -87,10 +89,13 @@ void Products::linear(View x, const Matrix& matrix, View out) {
   for (size_t i = 0; i < tasks.size(); ++i)
     if (slots[i] != SIZE_MAX) tasks[i].activations = &prepared_[slots[i]].activations;
 
-  const int threads = pool_.size();
-  pool_.parallel_for(threads, 1, [&](int64_t first, int64_t last, int thread) {
-    const size_t begin = total * static_cast<size_t>(first) / static_cast<size_t>(threads);
-    const size_t end = total * static_cast<size_t>(last) / static_cast<size_t>(threads);
+  constexpr size_t kPieceWork = 128 * 1024;  // packed bytes times rows: less is not worth a cut of its own
+  const auto threads = static_cast<size_t>(pool_.size());
+  const size_t pieces =
+      threads * std::clamp<size_t>(total * static_cast<size_t>(x.rows) / threads / kPieceWork, 1, ThreadPool::kPiecesPerShare);
+  pool_.parallel_for(static_cast<int64_t>(pieces), 1, [&](int64_t first, int64_t last, int thread) {
+    const size_t begin = total * static_cast<size_t>(first) / pieces;
+    const size_t end = total * static_cast<size_t>(last) / pieces;
     std::byte* scratch = scratch_.data() + static_cast<size_t>(kLinearScratchBytes) * static_cast<size_t>(thread);
     size_t offset = 0;  // of the part's first group
     for (const LinearTask& task : tasks) {

@@ -210,6 +210,7 @@ FORETOKEN_SIMD I32x16 add(I32x16 a, I32x16 b) { FORETOKEN_LANES(I32x16, a.v[l] +
 FORETOKEN_SIMD I32x16 sub(I32x16 a, I32x16 b) { FORETOKEN_LANES(I32x16, a.v[l] - b.v[l]); }
 FORETOKEN_SIMD I32x16 max(I32x16 a, I32x16 b) { FORETOKEN_LANES(I32x16, a.v[l] < b.v[l] ? b.v[l] : a.v[l]); }
 FORETOKEN_SIMD I32x16 and_(I32x16 a, I32x16 b) { FORETOKEN_LANES(I32x16, a.v[l] & b.v[l]); }
+FORETOKEN_SIMD I32x16 mul(I32x16 a, I32x16 b) { FORETOKEN_LANES(I32x16, a.v[l] * b.v[l]); }
 FORETOKEN_SIMD I32x16 or_(I32x16 a, I32x16 b) { FORETOKEN_LANES(I32x16, a.v[l] | b.v[l]); }
 template <int kBits>
 FORETOKEN_SIMD I32x16 shift_left(I32x16 a) {
@@ -267,6 +268,9 @@ FORETOKEN_SIMD F32x16 max(F32x16 a, F32x16 b) { return {_mm256_max_ps(b.lo, a.lo
 FORETOKEN_SIMD I32x16 add(I32x16 a, I32x16 b) { return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)}; }
 FORETOKEN_SIMD I32x16 sub(I32x16 a, I32x16 b) { return {_mm256_sub_epi32(a.lo, b.lo), _mm256_sub_epi32(a.hi, b.hi)}; }
 FORETOKEN_SIMD I32x16 max(I32x16 a, I32x16 b) { return {_mm256_max_epi32(a.lo, b.lo), _mm256_max_epi32(a.hi, b.hi)}; }
+FORETOKEN_SIMD I32x16 mul(I32x16 a, I32x16 b) {
+  return {_mm256_mullo_epi32(a.lo, b.lo), _mm256_mullo_epi32(a.hi, b.hi)};
+}
 FORETOKEN_SIMD I32x16 and_(I32x16 a, I32x16 b) {
   return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)};
 }
@@ -317,6 +321,7 @@ FORETOKEN_SIMD I32x16 add(I32x16 a, I32x16 b) { return {_mm512_add_epi32(a.v, b.
 FORETOKEN_SIMD I32x16 sub(I32x16 a, I32x16 b) { return {_mm512_sub_epi32(a.v, b.v)}; }
 FORETOKEN_SIMD I32x16 max(I32x16 a, I32x16 b) { return {_mm512_max_epi32(a.v, b.v)}; }
 FORETOKEN_SIMD I32x16 and_(I32x16 a, I32x16 b) { return {_mm512_and_si512(a.v, b.v)}; }
+FORETOKEN_SIMD I32x16 mul(I32x16 a, I32x16 b) { return {_mm512_mullo_epi32(a.v, b.v)}; }
 FORETOKEN_SIMD I32x16 or_(I32x16 a, I32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
 template <int kBits>
 FORETOKEN_SIMD I32x16 shift_left(I32x16 a) { return {_mm512_slli_epi32(a.v, kBits)}; }
@@ -521,6 +526,8 @@ FORETOKEN_SIMD F32x16 fold_sums(const F32x16 (&x)[16]) {
 
 FORETOKEN_SIMD Bytes and_(Bytes a, Bytes b) { FORETOKEN_BYTES(a.v[i] & b.v[i]); }
 FORETOKEN_SIMD Bytes or_(Bytes a, Bytes b) { FORETOKEN_BYTES(a.v[i] | b.v[i]); }
+// Of signed bytes -127..127.
+FORETOKEN_SIMD Bytes absolute(Bytes a) { FORETOKEN_BYTES(a.v[i] < 128 ? a.v[i] : 256 - a.v[i]); }
 // (a >> kShift) & mask, with kShift negative for a shift to the left.
 template <int kShift>
 FORETOKEN_SIMD Bytes shift_and(Bytes a, Bytes mask) {
@@ -537,6 +544,7 @@ FORETOKEN_SIMD Bytes lookup(const uint8_t* table, Bytes a) { FORETOKEN_BYTES(tab
 
 FORETOKEN_SIMD Bytes and_(Bytes a, Bytes b) { return {_mm256_and_si256(a.lo, b.lo), _mm256_and_si256(a.hi, b.hi)}; }
 FORETOKEN_SIMD Bytes or_(Bytes a, Bytes b) { return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)}; }
+FORETOKEN_SIMD Bytes absolute(Bytes a) { return {_mm256_abs_epi8(a.lo), _mm256_abs_epi8(a.hi)}; }
 // (a >> kShift) & mask, with kShift negative for a shift to the left. The mask clears what crosses bytes.
 template <int kShift>
 FORETOKEN_SIMD Bytes shift_and(Bytes a, Bytes mask) {
@@ -557,6 +565,7 @@ FORETOKEN_SIMD Bytes lookup(const uint8_t* table, Bytes a) {
 
 FORETOKEN_SIMD Bytes and_(Bytes a, Bytes b) { return {_mm512_and_si512(a.v, b.v)}; }
 FORETOKEN_SIMD Bytes or_(Bytes a, Bytes b) { return {_mm512_or_si512(a.v, b.v)}; }
+FORETOKEN_SIMD Bytes absolute(Bytes a) { return {_mm512_abs_epi8(a.v)}; }
 template <int kShift>
 FORETOKEN_SIMD Bytes shift_words(Bytes a) {
   if constexpr (kShift > 0) return {_mm512_srli_epi16(a.v, kShift)};
@@ -593,6 +602,17 @@ FORETOKEN_SIMD Words set_pair(const int16_t* p) {  // p[0] and p[1], repeated in
   for (int i = 0; i < 32; ++i) r.v[i] = p[i & 1];
   return r;
 }
+// The two words of every lane.
+FORETOKEN_SIMD Words as_words(I32x16 x) {
+  Words r;
+  __builtin_memcpy(r.v, x.v, 64);
+  return r;
+}
+FORETOKEN_SIMD I32x16 bits_of(Words x) {
+  I32x16 r;
+  __builtin_memcpy(r.v, x.v, 64);
+  return r;
+}
 FORETOKEN_SIMD I32x16 dot_pairs(I32x16 sum, Words a, Words b) {
   FORETOKEN_LANES(I32x16, sum.v[l] + a.v[2 * l] * b.v[2 * l] + a.v[2 * l + 1] * b.v[2 * l + 1]);
 }
@@ -608,6 +628,8 @@ FORETOKEN_SIMD Words set_pair(const int16_t* p) {  // p[0] and p[1], repeated in
   __builtin_memcpy(&pair, p, 4);
   return {_mm256_set1_epi32(pair), _mm256_set1_epi32(pair)};
 }
+FORETOKEN_SIMD Words as_words(I32x16 x) { return {x.lo, x.hi}; }
+FORETOKEN_SIMD I32x16 bits_of(Words x) { return {x.lo, x.hi}; }
 FORETOKEN_SIMD I32x16 dot_pairs(I32x16 sum, Words a, Words b) {
   return {_mm256_add_epi32(sum.lo, _mm256_madd_epi16(a.lo, b.lo)),
           _mm256_add_epi32(sum.hi, _mm256_madd_epi16(a.hi, b.hi))};
@@ -622,9 +644,15 @@ FORETOKEN_SIMD Words set_pair(const int16_t* p) {  // p[0] and p[1], repeated in
   __builtin_memcpy(&pair, p, 4);
   return {_mm512_set1_epi32(pair)};
 }
+FORETOKEN_SIMD Words as_words(I32x16 x) { return {x.v}; }
+FORETOKEN_SIMD I32x16 bits_of(Words x) { return {x.v}; }
 FORETOKEN_SIMD I32x16 dot_pairs(I32x16 sum, Words a, Words b) { return {_mm512_dpwssd_epi32(sum.v, a.v, b.v)}; }
 
 #endif
+
+// Lanes of -32768..32767 as words beside zeros: the other factor of a pair may hold anything there.
+FORETOKEN_SIMD Words low_words(I32x16 x) { return as_words(and_(x, set_i32(0xFFFF))); }
+FORETOKEN_SIMD I32x16 signed_low_words(I32x16 x) { return shift_right_signed<16>(shift_left<16>(x)); }
 
 // ---- Integer dot products: four bytes per lane, weights times activations |a| <= 127, exact.
 //
@@ -729,7 +757,8 @@ using ByteDot = Dot<255>;
 
 #endif
 
-FORETOKEN_SIMD void prefetch(const void* p) { __builtin_prefetch(p); }
+// Towards the second-level cache: the nearer one is too small for what memory has under way.
+FORETOKEN_SIMD void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 // ---- Compile-time loops: body(Index<0>{}), body(Index<1>{}), ... Write the body as [&](auto i) FORETOKEN_INLINE_LAMBDA {...}.
 

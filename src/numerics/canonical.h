@@ -137,7 +137,7 @@ inline float quantize_activation(const float* x, int n, int8_t* q) {
 // The integer dot inside a sub-block is exact; blocks are added in ascending order with this one expression.
 inline float add_block(const UnpackedBlock& w, const int8_t* a, float a_scale, float acc) {
   float t = 0;
-  int32_t min_sum = 0;
+  int32_t t_integer = 0, min_sum = 0;  // |t_integer| < 2^28
   for (int k = 0; k * w.sub_elements < w.elements; ++k) {
     int32_t dot = 0, sum = 0;
     for (int i = k * w.sub_elements; i < (k + 1) * w.sub_elements; ++i) {
@@ -145,11 +145,12 @@ inline float add_block(const UnpackedBlock& w, const int8_t* a, float a_scale, f
       sum += a[i];
     }
     t = fma(static_cast<float>(w.scale[k]), static_cast<float>(dot), t);
+    t_integer += w.scale[k] * dot;
     min_sum += w.min[k] * sum;
   }
-  acc = fma(w.d * a_scale, t, acc);
-  if (w.has_min) acc = fma(-(w.dmin * a_scale), static_cast<float>(min_sum), acc);
-  return acc;
+  if (w.adds_integers) t = static_cast<float>(t_integer);
+  if (w.has_min) return fma(a_scale, fma(-w.dmin, static_cast<float>(min_sum), w.d * t), acc);
+  return fma(w.d * a_scale, t, acc);
 }
 
 // ---- Rotary angles in double, rounded once: correct at 1 M positions, and free of libm.

@@ -259,6 +259,7 @@ size_t row_bytes(QuantFormat format, int64_t cols) {
 
 void unpack_block(QuantFormat format, const std::byte* block, UnpackedBlock& out) {
   const Block b{reinterpret_cast<const uint8_t*>(block)};
+  out.adds_integers = adds_scaled_integers(format);
   switch (format) {
     case QuantFormat::kQ8_0:
       return unpack_q8_0(b, out);

@@ -47,6 +47,13 @@ inline bool is_float_format(QuantFormat format) { return format <= QuantFormat::
 // Bytes of one row of `cols` elements; `cols` must be a multiple of block_elements.
 size_t row_bytes(QuantFormat format, int64_t cols);
 
+// Formats whose scaled integer dot products are added as integers, exactly, before a super-block meets floating point; the
+// others add them as floats. Docs: decisions/005.
+constexpr bool adds_scaled_integers(QuantFormat format) {
+  return format == QuantFormat::kQ2_K || format == QuantFormat::kQ3_K || format == QuantFormat::kQ4_K ||
+         format == QuantFormat::kQ6_K;
+}
+
 // A block as integers: element e of sub-block k = e / sub_elements has the value (d * scale[k]) * q[e] - dmin * min[k].
 // Every product is exact in fp32 (d has 11 significant bits, scale and q together at most 12); the difference rounds
 // once. A format with an additive minimum m (Q4_1, Q5_1) has dmin = -m and min = 1; one without minimums has dmin = 0,
@@ -55,6 +62,7 @@ struct UnpackedBlock {
   int elements = 0;      // 32 or 256
   int sub_elements = 0;  // 16 or 32
   bool has_min = false;
+  bool adds_integers = false;  // adds_scaled_integers of the format
   float d = 0, dmin = 0;  // widened from f16
   int16_t q[256];         // signed quants, offset removed: Q6_K -32..31, IQ4 the table value -127..113
   int16_t scale[16];
