@@ -30,7 +30,7 @@ double median(std::vector<double> values) {
 struct Options {
   std::string model = "models/demo-dense", isa = "auto", kv = "bf16";
   std::vector<int> rows = {1, 2, 4, 8, 16, 32};
-  int prefill = 512, prefix = 64, rounds = 9, threads = 0, probe_megabytes = 512;
+  int prefill = 512, prefix = 64, rounds = 9, threads = 0, probe_megabytes = 512, chunk = 0;
   bool best = false;
 };
 
@@ -115,7 +115,7 @@ int run(const Options& o) {
     auto fresh = target.make_lane();
     const int64_t last[] = {rows - 1};
     const auto begin = SteadyTime::now();
-    run_prompt(target, *fresh, std::span(tokens).first(static_cast<size_t>(rows)), rows, last, ignore);
+    run_prompt(target, *fresh, std::span(tokens).first(static_cast<size_t>(rows)), o.chunk > 0 ? o.chunk : rows, last, ignore);
     return since(begin);
   };
 
@@ -177,6 +177,7 @@ int main(int argc, char** argv) {
   app.add_option("--kv-format", o.kv, "f32, bf16, int8")->capture_default_str();
   app.add_option("--rows", o.rows, "row counts")->delimiter(',')->check(CLI::Range(1, 64));
   app.add_option("--prefill", o.prefill, "rows of the prompt pass (0: none)")->check(CLI::Range(0, 8192));
+  app.add_option("--chunk", o.chunk, "rows of one pass of the prompt (0: all)")->check(CLI::Range(0, 8192));
   app.add_option("--prefix", o.prefix, "committed tokens before the passes")->check(CLI::Range(1, 32768));
   app.add_option("--rounds", o.rounds, "measured rounds")->check(CLI::PositiveNumber);
   app.add_flag("--best", o.best, "the fastest passes and limits instead of medians");

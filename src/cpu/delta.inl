@@ -135,7 +135,7 @@ struct DeltaColumns {
 };
 
 void delta_run(const DeltaRun& run) {
-  constexpr int kWide = kDeltaColumns / 16;
+  constexpr int kWide = FORETOKEN_ISA_LEVEL == 2 ? kDeltaColumns / 16 : 2;
   constexpr int kWidest = FORETOKEN_ISA_LEVEL == 2 ? 8 : kWide;  // sums and deltas of 8 vectors fit 32 registers
   int64_t column = 0;
   if (run.row_count == 1)

@@ -271,6 +271,9 @@ void add_blocks(const uint8_t* group, int64_t block_bytes, Unpacked* unit, int64
       if constexpr (kSource == Source::kPacked && L::kHasScales) prefetch_ahead<kSubBytes>(sub);
       if constexpr (kSource != Source::kPacked && L::kHasScales)
         prefetch_portion<L::kSubs>(block, ahead, s);
+      // The activations of the next tile follow these.
+      if constexpr (kUnpacked)
+        FORETOKEN_UNROLL for (int k = 0; k < kRows * L::kSub / 64; ++k) prefetch_near(x + kRows * (L::kBlock + s * L::kSub) + 64 * k);
       sub_block_dots<kFormat, kRows, kSource>(sub, x + s * L::kSub, starts + s, unpacked + s * 128 * L::kQuads, lo, hi);
     };
     if constexpr (!L::kHasScales) {

@@ -139,7 +139,7 @@ struct AttentionKernels {
 
 // ---- Gated delta rule (delta.inl).
 
-inline constexpr int kDeltaColumns = 32;  // state columns that one thread takes at a time: their block stays in L1
+inline constexpr int kDeltaColumns = 64;  // state columns that one thread takes at a time: their block stays in L1
 inline constexpr int kDeltaSingleColumns = 128;  // the same for a lane of a single row, which streams the state once
 
 // Normalised heads and gates of one row.

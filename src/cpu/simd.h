@@ -759,6 +759,7 @@ using ByteDot = Dot<255>;
 
 // Towards the second-level cache: the nearer one is too small for what memory has under way.
 FORETOKEN_SIMD void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
+FORETOKEN_SIMD void prefetch_near(const void* p) { __builtin_prefetch(p); }
 
 // ---- Compile-time loops: body(Index<0>{}), body(Index<1>{}), ... Write the body as [&](auto i) FORETOKEN_INLINE_LAMBDA {...}.
 
