@@ -18,7 +18,9 @@ inline constexpr int kTileRows = 8;
 // AVX2 has too few registers for the sums of both halves of a group.
 inline constexpr bool kHalvesApart = FORETOKEN_ISA_LEVEL < 2;
 inline constexpr int kUnitColumns = 256;
-inline constexpr int kPrefetchBytes = 8192;  // ahead in the packed stream, which is contiguous over groups
+// How far ahead in the packed stream, which is contiguous over groups, a line is asked for: first into the second-level cache, then
+// into the first.
+inline constexpr int kPrefetchBytes = 16384, kNearPrefetchBytes = 1024;
 inline constexpr int64_t kRowBlockBytes = 512 * 1024;  // activations that stay in L2 while all groups pass over them
 inline constexpr int64_t kMaxRowBlock = 256;
 
@@ -48,8 +50,9 @@ struct Packed {
 template <int kFormat>
 using Chain = typename Choose<Packed<kFormat>::kSumsBytes, ByteDot, Dot<(1 << Packed<kFormat>::kBits) - 1>>::Type;
 
-// How a tile gets its weights: from the packed planes, from them while storing the unpacked bytes, or from those bytes.
-enum class Source { kPacked, kStoring, kUnpacked };
+// How a tile gets its weights: alone from the packed planes; from them while storing the unpacked bytes, if there is anything to
+// unpack, for the other tiles; or from those bytes.
+enum class Source { kPacked, kShared, kUnpacked };
 
 // Bytes that hold nothing but two nibbles can be multiplied whole, which saves unpacking and costs two operations per row.
 template <int kFormat, int kRows, Source kSource>
@@ -66,10 +69,6 @@ constexpr int narrow_magnitude() {
   return 32767 / (above > offset ? above : offset);
 }
 
-// Whether the first of several tiles stores what it unpacks. Bytes need no unpacking.
-template <int kFormat>
-inline constexpr bool kStoresUnpacked = kTileRows > 1 && !Packed<kFormat>::kByte;
-
 // Unpacked, formats differ only in their geometry and their kind of dot product: one instance serves several.
 constexpr int unpacked_format(int format) {
   switch (static_cast<QuantFormat>(format)) {
@@ -81,10 +80,14 @@ constexpr int unpacked_format(int format) {
   }
 }
 
-// Asks for kBytes that lie kPrefetchBytes ahead in the packed stream.
+// Asks for kBytes ahead in the packed stream.
 template <int kBytes>
 FORETOKEN_SIMD void prefetch_ahead(const uint8_t* at) {
-  unroll<0, kBytes / 64>([&](auto i) FORETOKEN_INLINE_LAMBDA { prefetch(at + 64 * decltype(i)::value + kPrefetchBytes); });
+  unroll<0, kBytes / 64>([&](auto i) FORETOKEN_INLINE_LAMBDA {
+    const uint8_t* line = at + 64 * decltype(i)::value;
+    prefetch(line + kPrefetchBytes);
+    prefetch_near(line + kNearPrefetchBytes);
+  });
 }
 
 // Tiles that share the weights share the asking, at an even pace: memory answers only so many requests at a time. A tile's
@@ -135,7 +138,7 @@ FORETOKEN_SIMD Bytes operand(const uint8_t* sub) {
 }
 
 // ---- The exact integer dots of one sub-block: lo[r] for outputs 0..15, hi[r] for outputs 16..31 of the group.
-// Row r's activations are at x + r * block, its start at starts[r * subs]. `unpacked`: where kStoring leaves the bytes.
+// Row r's activations are at x + r * block, its start at starts[r * subs]. `unpacked`: where kShared leaves the bytes.
 
 template <int kFormat, int kRows, Source kSource>
 FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const int32_t* starts, uint8_t* unpacked,
@@ -187,7 +190,7 @@ FORETOKEN_SIMD void sub_block_dots(const uint8_t* planes, const int8_t* x, const
           if constexpr (kLow) w_lo = operand<kFormat, kQuad, 0>(planes);
           if constexpr (kHigh) w_hi = operand<kFormat, kQuad, 1>(planes);
         }
-        if constexpr (kSource == Source::kStoring) {
+        if constexpr (kSource == Source::kShared && !L::kByte) {
           if constexpr (kLow) store_bytes(unpacked + 128 * kQuad, w_lo);
           if constexpr (kHigh) store_bytes(unpacked + 128 * kQuad + 64, w_hi);
         }
@@ -225,7 +228,7 @@ FORETOKEN_SIMD I32x16 scale_of(const uint8_t* block, Unpacked* unit, int sub, in
   using L = Packed<kFormat>;
   I32x16 scale = load_s8(reinterpret_cast<const int8_t*>(block) + L::kScalesAt + 32 * sub + 16 * half);
   scale = kIntegerScales<kFormat> ? bits_of(low_words(scale)) : bits_i32(to_f32(scale));
-  if constexpr (kSource == Source::kStoring) store(unit->scales[sub][half], scale);
+  if constexpr (kSource == Source::kShared) store(unit->scales[sub][half], scale);
   return scale;
 }
 
@@ -234,7 +237,7 @@ FORETOKEN_SIMD Words minimums_of(const uint8_t* block, Unpacked* unit, int half,
   if constexpr (kSource == Source::kUnpacked) return as_words(load_i32(unit->minimums[half][pair]));
   using L = Packed<kFormat>;
   const Words words = load_u8_words(block + L::kMinimumsAt + 32 * (half * L::kSubs / 2 + pair));
-  if constexpr (kSource == Source::kStoring) store(unit->minimums[half][pair], bits_of(words));
+  if constexpr (kSource == Source::kShared) store(unit->minimums[half][pair], bits_of(words));
   return words;
 }
 
@@ -272,7 +275,7 @@ void add_blocks(const uint8_t* group, int64_t block_bytes, Unpacked* unit, int64
       if constexpr (kSource != Source::kPacked && L::kHasScales)
         prefetch_portion<L::kSubs>(block, ahead, s);
       // The activations of the next tile follow these.
-      if constexpr (kUnpacked)
+      if constexpr (kSource != Source::kPacked)
         FORETOKEN_UNROLL for (int k = 0; k < kRows * L::kSub / 64; ++k) prefetch_near(x + kRows * (L::kBlock + s * L::kSub) + 64 * k);
       sub_block_dots<kFormat, kRows, kSource>(sub, x + s * L::kSub, starts + s, unpacked + s * 128 * L::kQuads, lo, hi);
     };
@@ -352,16 +355,17 @@ void add_blocks(const uint8_t* group, int64_t block_bytes, Unpacked* unit, int64
   }
 }
 
-// Any number of rows in tiles of kRows, kRows / 2, ...: few instances. This is tile `tile` of `tiles`.
-template <int kFormat, int kRows>
-FORETOKEN_SIMD void add_unpacked(const uint8_t* group, Unpacked& unit, int64_t begin, int64_t end, const Activations& acts,
-                                 int64_t row, int64_t rows, int64_t tile, int64_t tiles, float (*sums)[32]) {
+// Any number of rows in tiles of kRows, kRows / 2, ...: few instances. The first is tile `tile` of `tiles`.
+template <int kFormat, int kRows, Source kSource>
+FORETOKEN_SIMD void add_tiles(const uint8_t* group, Unpacked& unit, int64_t begin, int64_t end, const Activations& acts, int64_t row,
+                              int64_t rows, int64_t tile, int64_t tiles, float (*sums)[32]) {
   constexpr int64_t kBytes = Packed<kFormat>::kBlockBytes;
+  constexpr int kTileFormat = kSource == Source::kUnpacked ? unpacked_format(kFormat) : kFormat;
   for (; rows >= kRows; row += kRows, rows -= kRows, sums += kRows, ++tile)
-    add_blocks<unpacked_format(kFormat), kRows, Source::kUnpacked>(
-        group, kBytes, &unit, begin, end, acts, row, tile < tiles ? ahead_of(kBytes, tile, tiles) : Ahead{}, sums);
+    add_blocks<kTileFormat, kRows, kSource>(group, kBytes, &unit, begin, end, acts, row,
+                                            tile < tiles ? ahead_of(kBytes, tile, tiles) : Ahead{}, sums);
   if constexpr (kRows > 1) {
-    if (rows > 0) add_unpacked<kFormat, kRows / 2>(group, unit, begin, end, acts, row, rows, tile, tiles, sums);
+    if (rows > 0) add_tiles<kFormat, kRows / 2, kSource>(group, unit, begin, end, acts, row, rows, tile, tiles, sums);
   }
 }
 
@@ -410,26 +414,22 @@ void multiply_blocks(const LinearTask& task, int64_t group_begin, int64_t group_
   row_block = row_block < 4 * kTileRows ? 4 * kTileRows : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
   for (int64_t row = 0; row < task.rows; row += row_block) {
     const int64_t rows = task.rows - row < row_block ? task.rows - row : row_block;
-    const int64_t tiles = (rows + kTileRows - 1) / kTileRows;
     for (int64_t g = group_begin; g < group_end; ++g) {
       const uint8_t* group = data + static_cast<size_t>(g) * task.part.group_bytes;
-      if (tiles == 1) {
+      if (rows <= kTileRows) {
         add_packed<kFormat, kTileRows>(group, 0, acts.blocks, acts, row, rows, scratch.sums);
       } else {
         for (int64_t b = 0; b < acts.blocks; b += kUnitBlocks) {
           const int64_t end = b + kUnitBlocks < acts.blocks ? b + kUnitBlocks : acts.blocks;
           prefetch_outputs(task, g, row + rows * b / acts.blocks, row + rows * end / acts.blocks);
-          if constexpr (kStoresUnpacked<kFormat>) {
-            const int64_t full_tiles = rows / kTileRows;
-            add_blocks<kFormat, kTileRows, Source::kStoring>(group, L::kBlockBytes, &scratch.unit, b, end, acts, row,
-                                                             ahead_of(L::kBlockBytes, 0, full_tiles), scratch.sums);
-            add_unpacked<kFormat, kTileRows>(group, scratch.unit, b, end, acts, row + kTileRows, rows - kTileRows, 1,
-                                             full_tiles, scratch.sums + kTileRows);
+          const int64_t full_tiles = rows / kTileRows;
+          if constexpr (L::kByte) {
+            add_tiles<kFormat, kTileRows, Source::kShared>(group, scratch.unit, b, end, acts, row, rows, 0, full_tiles, scratch.sums);
           } else {
-            for (int64_t t = 0; t < tiles; ++t) {  // tiles of nearly equal height
-              const int64_t first = rows * t / tiles, last = rows * (t + 1) / tiles;
-              add_packed<kFormat, kTileRows>(group, b, end, acts, row + first, last - first, scratch.sums + first);
-            }
+            add_blocks<kFormat, kTileRows, Source::kShared>(group, L::kBlockBytes, &scratch.unit, b, end, acts, row,
+                                                            ahead_of(L::kBlockBytes, 0, full_tiles), scratch.sums);
+            add_tiles<kFormat, kTileRows, Source::kUnpacked>(group, scratch.unit, b, end, acts, row + kTileRows, rows - kTileRows, 1,
+                                                             full_tiles, scratch.sums + kTileRows);
           }
         }
       }

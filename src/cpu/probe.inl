@@ -7,8 +7,10 @@ uint64_t read_bytes(const std::byte* data, size_t bytes) {
   I32x16 sum[8];
   FORETOKEN_UNROLL for (int i = 0; i < 8; ++i) sum[i] = zero_i32();
   for (size_t at = 0; at < bytes; at += 512)
-    FORETOKEN_UNROLL for (int i = 0; i < 8; ++i)
+    FORETOKEN_UNROLL for (int i = 0; i < 8; ++i) {
+      prefetch(data + at + 64 * i + 16384);  // as products do
       sum[i] = or_(sum[i], load_i32(reinterpret_cast<const int32_t*>(data + at) + 16 * i));
+    }
   int32_t lanes[16];
   store(lanes, or_(or_(or_(sum[0], sum[1]), or_(sum[2], sum[3])), or_(or_(sum[4], sum[5]), or_(sum[6], sum[7]))));
   uint64_t result = 0;

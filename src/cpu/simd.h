@@ -757,7 +757,7 @@ using ByteDot = Dot<255>;
 
 #endif
 
-// Towards the second-level cache: the nearer one is too small for what memory has under way.
+// Towards the second-level cache, since the nearer one is too small for what memory has under way, and towards the first.
 FORETOKEN_SIMD void prefetch(const void* p) { __builtin_prefetch(p, 0, 2); }
 FORETOKEN_SIMD void prefetch_near(const void* p) { __builtin_prefetch(p); }
 
