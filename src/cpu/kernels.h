@@ -49,7 +49,7 @@ struct LinearTask {
   PackedPart part;
   const Activations* activations;  // block formats
   Rows x;                          // float formats
-  int64_t rows;
+  int64_t first_row, rows;         // of x, the activations and out
   MutableRows out;                 // column 0 is the part's first output
 };
 
@@ -58,7 +58,7 @@ inline constexpr int kLinearScratchBytes = 64 * 1024;
 struct LinearKernels {
   // Blocks [begin, end) of x, counted as block * rows + row.
   void (*quantize)(const Rows& x, int64_t begin, int64_t end, const Activations& a);
-  // Groups [begin, end) of one part for all rows. `scratch`: kLinearScratchBytes, 64-byte aligned, one per thread.
+  // Groups [begin, end) of one part for the task's rows. `scratch`: kLinearScratchBytes, 64-byte aligned, one per thread.
   void (*multiply)(const LinearTask& task, int64_t group_begin, int64_t group_end, std::byte* scratch);
   // out[i] = silu(gate[i]) * up[i].
   void (*silu_product)(const float* gate, const float* up, int64_t count, float* out);

@@ -412,8 +412,9 @@ void multiply_blocks(const LinearTask& task, int64_t group_begin, int64_t group_
   const auto* data = reinterpret_cast<const uint8_t*>(task.part.data);
   int64_t row_block = kRowBlockBytes / task.part.cols / kTileRows * kTileRows;
   row_block = row_block < 4 * kTileRows ? 4 * kTileRows : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
-  for (int64_t row = 0; row < task.rows; row += row_block) {
-    const int64_t rows = task.rows - row < row_block ? task.rows - row : row_block;
+  const int64_t end_row = task.first_row + task.rows;
+  for (int64_t row = task.first_row; row < end_row; row += row_block) {
+    const int64_t rows = end_row - row < row_block ? end_row - row : row_block;
     for (int64_t g = group_begin; g < group_end; ++g) {
       const uint8_t* group = data + static_cast<size_t>(g) * task.part.group_bytes;
       if (rows <= kTileRows) {
@@ -513,8 +514,9 @@ void multiply_floats(const LinearTask& task, int64_t group_begin, int64_t group_
   const int64_t row_bytes = task.part.cols * static_cast<int64_t>(sizeof(float));
   int64_t row_block = kRowBlockBytes / row_bytes / 4 * 4;
   row_block = row_block < 8 ? 8 : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
-  for (int64_t begin = 0; begin < task.rows; begin += row_block) {
-    const int64_t end = begin + row_block < task.rows ? begin + row_block : task.rows;
+  const int64_t end_row = task.first_row + task.rows;
+  for (int64_t begin = task.first_row; begin < end_row; begin += row_block) {
+    const int64_t end = begin + row_block < end_row ? begin + row_block : end_row;
     for (int64_t g = group_begin; g < group_end; ++g) {
       const std::byte* group = task.part.data + static_cast<size_t>(g) * task.part.group_bytes;
       int64_t row = begin;

@@ -7,6 +7,7 @@
 
 #include "cpu/draft_kernels.h"
 #include "cpu/operator_kernels.h"
+#include "cpu/products.h"
 #include "numerics/tensor.h"
 
 namespace foretoken::cpu {
@@ -17,6 +18,7 @@ struct MoeScratch {
   std::vector<float> weights;
   std::vector<int64_t> first, next, place;
   std::vector<int> row;
+  std::vector<ExpertRows> groups;
   std::vector<const float*> result_rows;
 };
 

@@ -112,19 +112,14 @@ void CpuBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View ou
     s.place[static_cast<size_t>(i)] = place;
     s.row[static_cast<size_t>(place)] = static_cast<int>(i / shape.top_k);
   }
-  const View results = grow_rows(s.results, routed, hidden);
+  const View inputs = grow_rows(s.inputs, routed, hidden), results = grow_rows(s.results, routed, hidden);
+  gather_rows(x, {s.row.data(), static_cast<size_t>(routed)}, inputs);
+  s.groups.clear();
   for (int e = 0; e < shape.experts; ++e) {
     const int64_t begin = s.first[static_cast<size_t>(e)], end = s.first[static_cast<size_t>(e) + 1];
-    if (begin == end) continue;
-    const std::span<const int> expert_rows(s.row.data() + begin, static_cast<size_t>(end - begin));
-    View inputs = x.row_range(expert_rows[0], expert_rows[0] + 1);
-    if (end - begin == rows) inputs = x;
-    else if (end - begin > 1) {
-      inputs = grow_rows(s.inputs, end - begin, hidden);
-      gather_rows(x, expert_rows, inputs);
-    }
-    gated_ffn(inputs, w.experts[static_cast<size_t>(e)], results.row_range(begin, end));
+    if (begin < end) s.groups.push_back({begin, end - begin, &w.experts[static_cast<size_t>(e)]});
   }
+  products_.gated_ffn(inputs, s.groups, results);
   const View shared = grow_rows(s.shared, rows, hidden), shared_gate = grow_rows(s.shared_gate, rows, 1);
   gated_ffn(x, w.shared, shared);
   linear(x, *w.shared_gate, shared_gate);

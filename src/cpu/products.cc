@@ -63,63 +63,84 @@ size_t Products::prepare(View x, QuantFormat format, size_t& used) {
 }
 
 void Products::linear(View x, const Matrix& matrix, View out) {
-  const auto& w = static_cast<const PackedMatrix&>(matrix);
-  CHECK(x.cols == w.cols());
-  CHECK(out.cols == w.rows());
+  const MatrixRows all{0, x.rows, &matrix};
+  linear(x, {&all, 1}, out);
+}
+
+void Products::linear(View x, std::span<const MatrixRows> groups, View out) {
   CHECK(out.rows == x.rows);
   CHECK(x.dtype == DType::kF32);
   CHECK(out.dtype == DType::kF32);
   if (x.rows == 0) return;
 
-  size_t total = 0, used = 0;
-  int64_t output = 0;
-  std::vector<LinearTask> tasks;
-  std::vector<size_t> slots;
-  for (const PackedPart& part : w.parts()) {
-    const auto format = static_cast<QuantFormat>(part.format);
-    slots.push_back(is_float_format(format) ? SIZE_MAX : prepare(x, format, used));
-    tasks.push_back({.part = part,
-                     .activations = nullptr,
-                     .x = {x.f32(), x.stride},
-                     .rows = x.rows,
-                     .out = {out.f32() + output, out.stride}});
-    output += part.outputs;
-    total += static_cast<size_t>(group_count(part)) * part.group_bytes;
+  size_t used = 0;
+  tasks_.clear();
+  slots_.clear();
+  for (const MatrixRows& rows : groups) {
+    const auto& w = static_cast<const PackedMatrix&>(*rows.matrix);
+    CHECK(x.cols == w.cols());
+    CHECK(out.cols == w.rows());
+    CHECK(rows.first >= 0 && rows.count > 0 && rows.first + rows.count <= x.rows);
+    int64_t output = 0;
+    for (const PackedPart& part : w.parts()) {
+      const auto format = static_cast<QuantFormat>(part.format);
+      slots_.push_back(is_float_format(format) ? SIZE_MAX : prepare(x, format, used));
+      tasks_.push_back({.part = part,
+                        .activations = nullptr,
+                        .x = {x.f32(), x.stride},
+                        .first_row = rows.first,
+                        .rows = rows.count,
+                        .out = {out.f32() + output, out.stride}});
+      output += part.outputs;
+    }
   }
-  for (size_t i = 0; i < tasks.size(); ++i)
-    if (slots[i] != SIZE_MAX) tasks[i].activations = &prepared_[slots[i]].activations;
+  // What a group of outputs costs: reading it, and multiplying it with every row.
+  constexpr size_t kReadRows = 6;
+  const auto cost_of = [](const LinearTask& task) { return task.part.group_bytes * (kReadRows + static_cast<size_t>(task.rows)); };
+  size_t total = 0;
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    if (slots_[i] != SIZE_MAX) tasks_[i].activations = &prepared_[slots_[i]].activations;
+    total += static_cast<size_t>(group_count(tasks_[i].part)) * cost_of(tasks_[i]);
+  }
 
-  constexpr size_t kPieceWork = 128 * 1024;  // packed bytes times rows: less is not worth a cut of its own
+  constexpr size_t kPieceCost = 1 << 20;  // less is not worth a cut of its own
   const auto threads = static_cast<size_t>(pool_.size());
-  const size_t pieces =
-      threads * std::clamp<size_t>(total * static_cast<size_t>(x.rows) / threads / kPieceWork, 1, ThreadPool::kPiecesPerShare);
+  const size_t pieces = threads * std::clamp<size_t>(total / threads / kPieceCost, 1, ThreadPool::kPiecesPerShare);
   pool_.parallel_for(static_cast<int64_t>(pieces), 1, [&](int64_t first, int64_t last, int thread) {
-    const size_t begin = total * static_cast<size_t>(first) / pieces;
-    const size_t end = total * static_cast<size_t>(last) / pieces;
+    const size_t begin = total / pieces * static_cast<size_t>(first);
+    const size_t end = last == static_cast<int64_t>(pieces) ? total : total / pieces * static_cast<size_t>(last);
     std::byte* scratch = scratch_.data() + static_cast<size_t>(kLinearScratchBytes) * static_cast<size_t>(thread);
-    size_t offset = 0;  // of the part's first group
-    for (const LinearTask& task : tasks) {
-      const size_t bytes = task.part.group_bytes;
-      const int64_t groups = group_count(task.part);
-      // Groups whose first byte lies in [begin, end).
+    size_t offset = 0;  // of the task's first group
+    for (const LinearTask& task : tasks_) {
+      const size_t cost = cost_of(task);
+      const int64_t outputs = group_count(task.part);
+      // Groups that begin in [begin, end).
       auto first_group_at = [&](size_t place) {
-        return place <= offset ? int64_t{0} : std::min(groups, static_cast<int64_t>((place - offset + bytes - 1) / bytes));
+        return place <= offset ? int64_t{0} : std::min(outputs, static_cast<int64_t>((place - offset + cost - 1) / cost));
       };
       const int64_t group_begin = first_group_at(begin), group_end = first_group_at(end);
       if (group_begin < group_end) kernels_.linear.multiply(task, group_begin, group_end, scratch);
-      offset += static_cast<size_t>(groups) * bytes;
+      offset += static_cast<size_t>(outputs) * cost;
     }
   });
 }
 
 void Products::gated_ffn(View x, const ExpertWeights& w, View out) {
-  const int64_t width = w.down->cols();
-  CHECK(w.gate_up->rows() == 2 * width);
-  CHECK(out.cols == w.down->rows());
+  const ExpertRows all{0, x.rows, &w};
+  gated_ffn(x, {&all, 1}, out);
+}
+
+void Products::gated_ffn(View x, std::span<const ExpertRows> groups, View out) {
   if (x.rows == 0) return;
+  const int64_t width = groups[0].expert->down->cols();
+  matrix_rows_.clear();
+  for (const ExpertRows& rows : groups) {
+    CHECK(rows.expert->gate_up->rows() == 2 * width);
+    matrix_rows_.push_back({rows.first, rows.count, rows.expert->gate_up.get()});
+  }
   reserve(hidden_, static_cast<size_t>(x.rows) * static_cast<size_t>(2 * width) * sizeof(float));
   const View hidden = hidden_.view(x.rows, 2 * width);
-  linear(x, *w.gate_up, hidden);
+  linear(x, matrix_rows_, hidden);
   // The product lands on the gate columns; element i is read before it is written.
   constexpr int64_t kGrain = 1024;
   const int64_t pieces = (width + kGrain - 1) / kGrain;
@@ -130,7 +151,8 @@ void Products::gated_ffn(View x, const ExpertWeights& w, View out) {
       kernels_.linear.silu_product(row + from, row + width + from, std::min(kGrain, width - from), row + from);
     }
   });
-  linear(hidden.columns(0, width), *w.down, out);
+  for (size_t i = 0; i < groups.size(); ++i) matrix_rows_[i].matrix = groups[i].expert->down.get();
+  linear(hidden.columns(0, width), matrix_rows_, out);
 }
 
 }  // namespace foretoken::cpu

@@ -1,5 +1,6 @@
 // Products with packed matrices over a thread pool: quantises activations once per call and weight format, then splits the
-// outputs of all parts over the threads. It knows no operator beyond the product and the gated feed-forward.
+// outputs of all parts over the threads. Rows may belong to different matrices (the experts of a mixture): all of them are one
+// job. It knows no operator beyond the product and the gated feed-forward.
 #pragma once
 
 #include <span>
@@ -12,6 +13,16 @@
 
 namespace foretoken::cpu {
 
+// Rows [first, first + count) of x and out, and what they are multiplied with.
+struct MatrixRows {
+  int64_t first, count;
+  const Matrix* matrix;
+};
+struct ExpertRows {
+  int64_t first, count;
+  const ExpertWeights* expert;
+};
+
 class Products {
  public:
   // Both are borrowed and must outlive this.
@@ -21,6 +32,9 @@ class Products {
   void linear(View x, const Matrix& w, View out);
   // out = down(silu(gate x) * up x): Backend::gated_ffn.
   void gated_ffn(View x, const ExpertWeights& w, View out);
+  // The same for rows of several matrices or experts of one shape; every row of x belongs to exactly one. Equal bits.
+  void linear(View x, std::span<const MatrixRows> groups, View out);
+  void gated_ffn(View x, std::span<const ExpertRows> groups, View out);
 
  private:
   // Activations of one call, for the formats that need the same integers.
@@ -33,7 +47,10 @@ class Products {
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
-  std::vector<Prepared> prepared_;  // grows to the number of formats in one matrix
+  std::vector<Prepared> prepared_;  // grows to the number of formats in one call
+  std::vector<LinearTask> tasks_;
+  std::vector<size_t> slots_;       // of prepared_, per task
+  std::vector<MatrixRows> matrix_rows_;
   Buffer scratch_;                  // kLinearScratchBytes per thread
   Buffer hidden_;                   // gate | up of the feed-forward
 };
