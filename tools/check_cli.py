@@ -123,7 +123,7 @@ def check_scores(program):
 def check_inspect(program):
     report = as_json(program, "inspect", "--json")
     keys(report, ["path", "format", "architecture", "family", "layers", "hidden", "vocab", "experts", "tensors", "bytes", "bits_per_weight", "tokenizer", "mtp",
-                  "drafter", "speculation", "memory", "fingerprint"], "inspect --json")
+                  "drafter", "speculation", "memory", "packed_weights", "fingerprint"], "inspect --json")
     keys(report["mtp"], ["declared", "present", "complete", "reason"], "inspect mtp")
     keys(report["drafter"], ["path", "kind", "fits", "reason"], "inspect drafter")
     keys(report["memory"], ["weights", "state_per_lane", "kv_per_token", "plan"], "inspect memory")
@@ -132,12 +132,37 @@ def check_inspect(program):
     expect(as_json(program, "inspect", "--json", "--draft-model", "/nonexistent")["speculation"]["resolved"] == "mtp", "an absent drafter falls back to the head")
 
 
+# A model that is large enough to be kept packed: written once, found later, never believed when damaged, equal answers always.
+def check_packed(program):
+    with tempfile.TemporaryDirectory() as folder:
+        model, cache = pathlib.Path(folder, "model.gguf"), pathlib.Path(folder, "cache")
+        run(program, "quantize", MODEL, model, "--type", "F32")
+        request = ["run", "--json", "-n", 12, "--raw", "--ignore-eos", "--model", model, "--speculate", "off", "--cache-dir", cache, "One two three"]
+        plain = as_json(program, *request, "--packed-cache", "off")["ids"]
+        expect(not cache.exists(), "--packed-cache off writes nothing")
+        for what in ("a first load", "a later load", "a damaged file", "a load after that"):
+            kept = list(cache.glob("packed/*.packed"))
+            expect(len(kept) == (what != "a first load"), f"{what}: one file is kept, found {kept}")
+            if what == "a damaged file" and kept:
+                with open(kept[0], "r+b") as file:
+                    file.seek(kept[0].stat().st_size // 2)
+                    byte = file.read(1)
+                    file.seek(-1, 1)
+                    file.write(bytes([byte[0] ^ 1]))
+            expect(as_json(program, *request)["ids"] == plain, f"{what}: the ids of an unkept load")
+        changed = bytearray(model.read_bytes())
+        changed[len(changed) // 2] ^= 1
+        model.write_bytes(changed)
+        run(program, *request)
+        expect(len(list(cache.glob("packed/*.packed"))) == 2, "a changed weight is another file")
+
+
 def check_bad_input(program):
     for words in (["run", "--model", "/nonexistent", "x"], ["run", "--ids", "1,x"], ["run", "--ids", "999999"], ["run", "--temperature", "-1", "x"],
                   ["run", "--top-p", "0", "x"], ["run", "--speculate", "magic", "x"], ["run", "--verify", "magic", "x"], ["run", "--live-threshold", "2", "x"],
                   ["run", "--backend", "magic", "x"], ["logits"], ["nonsense"], [], ["detokenize", "1,,2"], ["detokenize", "99999999"],
                   ["quantize", MODEL, "never-written.gguf", "--type", "Q9"], ["perplexity"], ["run", "--model", str(ROOT / "README.md"), "x"],
-                  ["run", "--json-schema", "x.json", "x"], ["run", "--max-tokens", "-3", "x"]):
+                  ["run", "--json-schema", "x.json", "x"], ["run", "--packed-cache", "much", "x"], ["run", "--packed-cache", "1P", "x"], ["run", "--max-tokens", "-3", "x"]):
         run(program, *words, status=2)
     run(program, "run", "--backend", "cuda", "x", status=4)
 
@@ -145,7 +170,7 @@ def check_bad_input(program):
 def main():
     build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     program = str(build / "foretoken")
-    for check in (check_answers, check_text, check_scores, check_inspect, check_bad_input):
+    for check in (check_answers, check_text, check_scores, check_inspect, check_packed, check_bad_input):
         check(program)
     print(f"{len(failures)} failures" if failures else "cli: all as documented")
     return 1 if failures else 0

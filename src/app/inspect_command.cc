@@ -25,6 +25,23 @@ std::string human_bytes(double bytes) {
   return fmt::format("{:.{}f} {}", bytes, bytes < 10 ? 2 : 1, unit);
 }
 
+// Whether a load would find the trunk packed.
+OrderedJson packed_weights(const CommonOptions& o, const Bundle& bundle, const ModelConfig& config) {
+  const auto absent = [](const std::string& reason) {
+    return OrderedJson{{"cached", false}, {"path", nullptr}, {"bytes", 0}, {"reason", reason}};
+  };
+  const PackedCache cache(o.packing());
+  if (o.packing().folder.empty()) return absent("no packed weights are kept");
+  if (!cache.serves(bundle)) return absent("small weights are packed at each load");
+  const auto order = trunk_packing_order(bundle, config);
+  if (!order) return absent("the trunk cannot be loaded");
+  const auto backend = make_backend(o);
+  if (!backend) return absent(backend.error().message);
+  const auto found = cache.look(bundle, packed_key(kTrunkSet, **backend, *order));
+  if (!found) return absent("none, or not known to be of these files; the next load packs or finds them");
+  return {{"cached", true}, {"path", found->path.string()}, {"bytes", found->bytes}, {"reason", "packed by an earlier load"}};
+}
+
 Result<OrderedJson> inspect(const InspectOptions& o) {
   ASSIGN_OR_RETURN(const OpenedBundle opened, open_bundle(o.common));
   const Bundle& bundle = opened.bundle;
@@ -79,6 +96,7 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
                      {"drafter", drafter},
                      {"speculation", {{"resolved", drafts.resolved}, {"why", drafts.why}}},
                      {"memory", {{"weights", bytes}, {"state_per_lane", config.recurrent_bytes_per_lane()}, {"kv_per_token", kv_per_token}, {"plan", plan}}},
+                     {"packed_weights", packed_weights(o.common, bundle, config)},
                      {"notes", notes},
                      {"fingerprint", bundle.fingerprint()}};
 }
@@ -107,6 +125,10 @@ void print_text(const OrderedJson& j) {
   fmt::print("  speculation  {}: {}\n", j["speculation"]["resolved"].get<std::string>(), j["speculation"]["why"].get<std::string>());
   fmt::print("  memory       {} weights, {} state per lane, {} K/V per token\n", human_bytes(j["memory"]["weights"].get<double>()),
              human_bytes(j["memory"]["state_per_lane"].get<double>()), human_bytes(j["memory"]["kv_per_token"].get<double>()));
+  const OrderedJson& packed = j["packed_weights"];
+  if (packed["cached"].get<bool>())
+    fmt::print("  packed       {} in {}\n", human_bytes(packed["bytes"].get<double>()), packed["path"].get<std::string>());
+  else fmt::print("  packed       no: {}\n", packed["reason"].get<std::string>());
   for (const auto& note : j["notes"]) fmt::print("  note         {}\n", note.get<std::string>());
   fmt::print("  fingerprint  {}\n", text("fingerprint"));
 }

@@ -101,10 +101,10 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
   ASSIGN_OR_RETURN(m->opened_, open_bundle(options));
   ASSIGN_OR_RETURN(m->config_, ModelConfig::from_bundle(m->bundle()));
   ASSIGN_OR_RETURN(m->backend_, make_backend(options));
+  m->packed_cache_ = std::make_unique<PackedCache>(options.packing());
   ProgressLine progress("loading", options.level() != LogLevel::kQuiet);
-  ASSIGN_OR_RETURN(m->weights_, Weights::load(m->bundle(), m->config_, *m->backend_, [&](Weights::Progress p) {
-                     progress.show(p.done_bytes, p.total_bytes);
-                   }));
+  const auto show = [&](Weights::Progress p) { progress.show(p.done_bytes, p.total_bytes); };
+  ASSIGN_OR_RETURN(m->weights_, Weights::load(m->bundle(), m->config_, *m->backend_, show, m->packed_cache_.get()));
   progress.clear();
   const TargetOptions target{.max_rows = std::max(options.prefill_chunk, TargetOptions{}.tape_rows), .kv_format = options.kv()};
   m->target_ = std::make_unique<TargetModel>(m->config_, m->weights_, *m->backend_, target);

@@ -52,6 +52,7 @@ class LoadedModel {
   OpenedBundle opened_;
   ModelConfig config_;
   std::unique_ptr<Backend> backend_;
+  std::unique_ptr<PackedCache> packed_cache_;
   Weights weights_;
   std::unique_ptr<TargetModel> target_;
   std::unique_ptr<DraftModels> drafts_;

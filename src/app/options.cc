@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <cstdlib>
 
 namespace foretoken::app {
 
@@ -19,6 +20,49 @@ KvFormat CommonOptions::kv() const {
   return kv_format == "int8" ? KvFormat::kInt8 : KvFormat::kBF16;
 }
 
+namespace {
+
+// "off" is 0; a number may end in K, M, G or T.
+std::optional<uint64_t> parse_size(const std::string& text) {
+  if (text == "off") return 0;
+  size_t digits = 0;
+  uint64_t value = 0;
+  for (; digits < text.size() && text[digits] >= '0' && text[digits] <= '9' && digits < 12; ++digits)
+    value = value * 10 + static_cast<uint64_t>(text[digits] - '0');
+  const std::string unit = text.substr(digits);
+  if (digits == 0) return std::nullopt;
+  if (unit.empty()) return value;
+  const size_t power = unit.size() == 1 ? std::string("KMGT").find(unit[0]) : std::string::npos;
+  if (power == std::string::npos || value >= uint64_t{1} << 23) return std::nullopt;
+  return value << (10 * (power + 1));
+}
+
+std::string check_size(const std::string& text) {
+  return parse_size(text) ? "" : "takes off, or bytes such as 32G, not \"" + text + "\"";
+}
+
+}  // namespace
+
+PackedCacheOptions CommonOptions::packing() const {
+  PackedCacheOptions o;
+  o.limit_bytes = *parse_size(packed_cache);
+  o.threads = threads;
+  o.note = [this](const std::string& line) { log_info(*this, line); };
+  const fs::path folder = cache_dir.empty() ? default_cache_folder() : fs::path(cache_dir);
+  if (!folder.empty() && o.limit_bytes > 0) o.folder = folder / "packed";
+  return o;
+}
+
+fs::path default_cache_folder() {
+  const auto from = [](const char* name, const char* rest) {
+    const char* value = std::getenv(name);
+    return value && value[0] == '/' ? fs::path(value) / rest : fs::path();
+  };
+  for (const fs::path& folder : {from("FORETOKEN_CACHE_DIR", ""), from("XDG_CACHE_HOME", "foretoken"), from("HOME", ".cache/foretoken")})
+    if (!folder.empty()) return folder;
+  return {};
+}
+
 void add_common_options(CLI::App& command, CommonOptions& o) {
   command.add_option("--model,-m", o.model, "Folder with safetensors, or a .gguf file (default: the embedded demo model)");
   command.add_option("--backend", o.backend, "auto, cpu, cuda or reference")
@@ -32,6 +76,9 @@ void add_common_options(CLI::App& command, CommonOptions& o) {
   command.add_option("--numerics", o.numerics, "exact (the default and the promise) or fast")
       ->check(CLI::IsMember({"exact", "fast"}))->capture_default_str();
   command.add_option("--draft-model", o.draft_model, "Folder or file of a drafter for this model");
+  command.add_option("--cache-dir", o.cache_dir, "Folder of caches (default: FORETOKEN_CACHE_DIR, or foretoken in XDG_CACHE_HOME or ~/.cache)");
+  command.add_option("--packed-cache", o.packed_cache, "What weights kept in the kernels' layout may take on disk, such as 32G, or off")
+      ->check(check_size)->capture_default_str();
   command.add_option("--log-level", o.log_level, "quiet, info or debug")
       ->check(CLI::IsMember({"quiet", "info", "debug"}))->capture_default_str();
   command.add_flag("--json", o.json, "Print the result as JSON");

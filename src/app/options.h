@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/result.h"
+#include "bundle/packed_cache.h"
 #include "model/target.h"
 #include "ops/ops.h"
 
@@ -24,11 +25,15 @@ struct CommonOptions {
   std::string kv_format = "bf16";
   std::string numerics = "exact";
   std::string draft_model;
+  std::string cache_dir;            // empty: where the environment says
+  std::string packed_cache = "32G"; // "off", or what all packed weights may take
   std::string log_level = "info";
   bool json = false;
 
   LogLevel level() const;
   KvFormat kv() const;
+  // Where and how packed weights are kept; notes go to log_info. `this` must outlive the result.
+  PackedCacheOptions packing() const;
 };
 
 void add_common_options(CLI::App& command, CommonOptions& options);
@@ -44,6 +49,9 @@ void add_speculation_options(CLI::App& command, SpeculationFlags& flags);
 // The folder of the embedded model: models/demo-dense of the working directory, of the source tree the program was built from, or
 // of the installation.
 std::filesystem::path embedded_model();
+
+// Where this user's caches lie: FORETOKEN_CACHE_DIR, or foretoken in XDG_CACHE_HOME or in ~/.cache. Empty where none of them is set.
+std::filesystem::path default_cache_folder();
 
 // The backend that `options` ask for. "auto" is the CPU until a GPU backend is present.
 Result<std::unique_ptr<Backend>> make_backend(const CommonOptions& options);

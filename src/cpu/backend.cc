@@ -11,13 +11,19 @@
 namespace foretoken::cpu {
 
 BackendInfo CpuBackend::info() const {
-  return {.name = "cpu", .detail = fmt::format("{}, {} threads", kernels_.name, pool_.size())};
+  return {.name = "cpu",
+          .detail = fmt::format("{}, {} threads", kernels_.name, pool_.size()),
+          .packing = fmt::format("{}", kPackingVersion)};
 }
 
 CpuBackend::CpuBackend(const KernelTable& kernels, int threads)
     : kernels_(kernels), pool_(threads), products_(kernels, pool_) {}
 
 MatrixPtr CpuBackend::pack(std::span<const MatrixSource> parts) { return pack_matrix(parts, pool_); }
+
+MatrixPtr CpuBackend::adopt(std::span<const MatrixSource> parts, std::span<const std::byte> packed) {
+  return adopt_matrix(parts, packed);
+}
 
 void CpuBackend::embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) {
   CHECK(out.rows == static_cast<int64_t>(inputs.size()));

@@ -2,6 +2,7 @@
 // lines. The last group is padded with zero weights.
 #include "cpu/packing.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -162,16 +163,29 @@ int64_t group_count(const PackedPart& part) {
   return (part.outputs + outputs - 1) / outputs;
 }
 
-std::unique_ptr<const PackedMatrix> pack_matrix(std::span<const MatrixSource> sources, ThreadPool& pool) {
-  CHECK(!sources.empty());
+namespace {
+
+// The parts' places in the packed bytes, as offsets while `base` is null.
+struct Plan {
   std::vector<PackedPart> parts;
   int64_t rows = 0;
   size_t bytes = 0;
+
+  void place(const std::byte* base) {
+    for (PackedPart& part : parts) {
+      part.data = base;
+      base += static_cast<size_t>(group_count(part)) * part.group_bytes;
+    }
+  }
+};
+
+Plan plan_of(std::span<const MatrixSource> sources) {
+  CHECK(!sources.empty());
+  Plan plan;
   for (const MatrixSource& source : sources) {
     CHECK(source.cols == sources[0].cols);
     CHECK(source.cols > 0);
     CHECK(source.rows > 0);
-    CHECK(source.data.size() == static_cast<size_t>(source.rows) * row_bytes(source.format, source.cols));
     if (!source.column_order.empty()) {
       CHECK(is_float_format(source.format));
       CHECK(source.column_order.size() == static_cast<size_t>(source.cols));
@@ -181,26 +195,60 @@ std::unique_ptr<const PackedMatrix> pack_matrix(std::span<const MatrixSource> so
                           .outputs = rows_of(source),
                           .cols = source.cols,
                           .format = static_cast<int>(source.format)};
-    rows += part.outputs;
-    bytes += static_cast<size_t>(group_count(part)) * part.group_bytes;
-    parts.push_back(part);
+    plan.rows += part.outputs;
+    plan.bytes += static_cast<size_t>(group_count(part)) * part.group_bytes;
+    plan.parts.push_back(part);
   }
-  Buffer memory(bytes + kPrefetchSlack);
-  size_t offset = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    PackedPart& part = parts[i];
-    auto* to = reinterpret_cast<uint8_t*>(memory.data() + offset);
-    part.data = memory.data() + offset;
-    offset += static_cast<size_t>(group_count(part)) * part.group_bytes;
-    pool.parallel_for(group_count(part), 1, [&](int64_t begin, int64_t end, int) {
-      for (int64_t g = begin; g < end; ++g) {
-        uint8_t* group = to + static_cast<size_t>(g) * part.group_bytes;
-        if (is_float_format(sources[i].format)) pack_float_group(sources[i], g, part.outputs, group);
-        else pack_block_group(sources[i], g, part.outputs, group);
-      }
-    });
+  return plan;
+}
+
+// Groups between two releases of the source: what is resident at once stays small. One go where rows are not read in order.
+int64_t groups_at_once(const MatrixSource& source, const PackedPart& part) {
+  constexpr size_t kResidentBytes = 32u << 20;
+  if (!source.release || !source.row_order.empty()) return group_count(part);
+  const size_t group = static_cast<size_t>(group_outputs(source.format)) * row_bytes(source.format, source.cols);
+  return std::max<int64_t>(1, static_cast<int64_t>(kResidentBytes / group));
+}
+
+}  // namespace
+
+std::unique_ptr<const PackedMatrix> pack_matrix(std::span<const MatrixSource> sources, ThreadPool& pool) {
+  Plan plan = plan_of(sources);
+  Buffer memory(plan.bytes + kPrefetchSlack);
+  plan.place(memory.data());
+  auto* to = reinterpret_cast<uint8_t*>(memory.data());
+  for (size_t i = 0; i < sources.size(); ++i) {
+    const MatrixSource& source = sources[i];
+    const PackedPart& part = plan.parts[i];
+    CHECK(source.data.size() == static_cast<size_t>(source.rows) * row_bytes(source.format, source.cols));
+    const int64_t groups = group_count(part), step = groups_at_once(source, part);
+    for (int64_t first = 0; first < groups; first += step) {
+      const int64_t count = std::min(step, groups - first);
+      pool.parallel_for(count, 1, [&](int64_t begin, int64_t end, int) {
+        for (int64_t g = first + begin; g < first + end; ++g) {
+          uint8_t* group = to + static_cast<size_t>(g) * part.group_bytes;
+          if (is_float_format(source.format)) pack_float_group(source, g, part.outputs, group);
+          else pack_block_group(source, g, part.outputs, group);
+        }
+      });
+      if (!source.release) continue;
+      const size_t stride = static_cast<size_t>(group_outputs(source.format)) * row_bytes(source.format, source.cols);
+      const size_t from = source.row_order.empty() ? static_cast<size_t>(first) * stride : 0;
+      const size_t until = first + count == groups ? source.data.size() : static_cast<size_t>(first + count) * stride;
+      source.release(source.data.subspan(from, until - from));
+    }
+    to += static_cast<size_t>(groups) * part.group_bytes;
   }
-  return std::make_unique<const PackedMatrix>(rows, sources[0].cols, std::move(memory), std::move(parts));
+  const std::span<const std::byte> packed(memory.data(), plan.bytes);
+  return std::make_unique<const PackedMatrix>(plan.rows, sources[0].cols, std::move(memory), packed, std::move(plan.parts));
+}
+
+std::unique_ptr<const PackedMatrix> adopt_matrix(std::span<const MatrixSource> sources, std::span<const std::byte> packed) {
+  Plan plan = plan_of(sources);
+  if (packed.size() != plan.bytes) return nullptr;
+  CHECK(reinterpret_cast<uintptr_t>(packed.data()) % 64 == 0);
+  plan.place(packed.data());
+  return std::make_unique<const PackedMatrix>(plan.rows, sources[0].cols, Buffer(), packed, std::move(plan.parts));
 }
 
 }  // namespace foretoken::cpu

@@ -224,16 +224,21 @@ Result<FfnSlices> expert_ffn(const Source& s, const std::string& layer, int e) {
 
 class Loader {
  public:
-  Loader(const Source& source, Backend* backend, std::function<void(Weights::Progress)> progress = {})
-      : s_(source), backend_(backend), progress_(std::move(progress)) {}
+  // Checks everything, packs nothing and notes what would be packed.
+  explicit Loader(const Source& source) : s_(source) {}
+  // Asks `packed` for the same matrices in the same order.
+  Loader(const Source& source, PackedSet* packed, std::function<void(Weights::Progress)> progress = {})
+      : s_(source), packed_(packed), progress_(std::move(progress)) {}
 
-  // Without a backend everything is checked and nothing is packed.
   Result<MatrixPtr> pack(Result<std::vector<Slice>> slices) {
     TRY(slices);
-    if (!backend_) return MatrixPtr{};
+    if (!packed_) return noted(*slices);
     std::vector<MatrixSource> parts;
-    for (const Slice& slice : *slices) parts.push_back(matrix_source(slice));
-    MatrixPtr packed = backend_->pack(parts);
+    for (const Slice& slice : *slices) {
+      parts.push_back(matrix_source(slice));
+      parts.back().release = [this, &slice](std::span<const std::byte> part) { release(*slice.tensor, part); };
+    }
+    MatrixPtr packed = packed_->pack(parts);
     packed_bytes_ += packed->bytes();
     for (size_t i = 0; i < parts.size(); ++i) consumed(*(*slices)[i].tensor, parts[i].data);
     return packed;
@@ -244,7 +249,7 @@ class Loader {
   Result<Parameter> parameter(const std::string& name, int64_t rows, int64_t cols, std::vector<int32_t> order, Map map) {
     ASSIGN_OR_RETURN(const TensorInfo* t, s_.tensor(name, rows * cols, rows == 1 ? rows * cols : cols));
     if (!is_float_format(*t->format)) return s_.fault(name, "must be F32, F16 or BF16");
-    if (!backend_) return Parameter{};
+    if (!packed_) return Parameter{};
     std::vector<float> values(static_cast<size_t>(rows * cols));
     dequantize(*t->format, t->data, values);
     Parameter p(rows, cols);
@@ -369,7 +374,7 @@ class Loader {
     // Whether 1 was already added differs between checkpoints, and between trunk and head: the mean of a norm tells.
     const std::string probe = block + "input_layernorm.weight";
     bool zero_centred = false;
-    if (!s_.gguf() && backend_) {
+    if (!s_.gguf() && packed_) {
       ASSIGN_OR_RETURN(const Parameter raw, parameter(probe, 1, c.hidden, {}, [](float v) { return v; }));
       double sum = 0;
       for (int i = 0; i < c.hidden; ++i) sum += raw.view().f32()[i];
@@ -386,8 +391,14 @@ class Loader {
   }
 
   size_t packed_bytes() const { return packed_bytes_; }
+  const PackingOrder& order() const { return order_; }
 
  private:
+  MatrixPtr noted(std::span<const Slice> slices) {
+    order_.add(slices);
+    return {};
+  }
+
   // One matrix over [embedding | hidden], or two halves that are joined here, row by row.
   Result<MatrixPtr> mtp_fusion(const std::string& outer) {
     const int64_t hidden = s_.config().hidden;
@@ -403,7 +414,7 @@ class Loader {
       if (!halves[i]) return s_.fault(names[i], "is missing: the bundle holds half of a split fusion");
     for (const std::string& name : names) TRY(append(parts, s_.matrix(name, hidden, hidden)));
     if (*parts[0].tensor->format != *parts[1].tensor->format) return s_.fault(names[1], "is stored in another type than its other half");
-    if (!backend_) return MatrixPtr{};
+    if (!packed_) return noted(parts);
     MatrixSource joined = matrix_source(parts[0]);
     const MatrixSource second = matrix_source(parts[1]);
     const size_t row = row_bytes(joined.format, hidden);
@@ -415,20 +426,23 @@ class Loader {
       }
     joined.cols = 2 * hidden;
     joined.data = bytes;
-    MatrixPtr packed = backend_->pack({&joined, 1});
+    MatrixPtr packed = packed_->pack({&joined, 1});
     packed_bytes_ += packed->bytes();
     return packed;
   }
 
-  void consumed(const TensorInfo& tensor, std::span<const std::byte> data) {
-    if (!backend_) return;
+  void release(const TensorInfo& tensor, std::span<const std::byte> data) const {
     s_.bundle().files()[size_t(tensor.file)].release(data);
+  }
+  void consumed(const TensorInfo& tensor, std::span<const std::byte> data) {
+    release(tensor, data);
     done_bytes_ += data.size();
     if (progress_) progress_({done_bytes_, s_.bundle().tensor_bytes()});
   }
 
   const Source& s_;
-  Backend* backend_;
+  PackedSet* packed_ = nullptr;
+  PackingOrder order_;
   std::function<void(Weights::Progress)> progress_;
   size_t packed_bytes_ = 0;
   uint64_t done_bytes_ = 0;
@@ -437,19 +451,27 @@ class Loader {
 }  // namespace
 
 Result<Weights> Weights::load(const Bundle& bundle, const ModelConfig& config, Backend& backend,
-                              const std::function<void(Progress)>& progress) {
-  TRY(check_trunk(bundle, config));
+                              const std::function<void(Progress)>& progress, PackedCache* cache) {
   const Source source(bundle, config);
-  Loader loader(source, &backend, progress);
+  Loader check(source);
+  TRY(check.trunk());
+  PackedSet packed(bundle, backend, cache, kTrunkSet, check.order());
+  Loader loader(source, &packed, progress);
   ASSIGN_OR_RETURN(Weights weights, loader.trunk());
+  weights.packed_file = packed.finish();
   weights.packed_bytes_ = loader.packed_bytes();
   return weights;
 }
 
-Status check_trunk(const Bundle& bundle, const ModelConfig& config) {
+Result<PackingOrder> trunk_packing_order(const Bundle& bundle, const ModelConfig& config) {
   const Source source(bundle, config);
-  Loader loader(source, nullptr);
+  Loader loader(source);
   TRY(loader.trunk());
+  return loader.order();
+}
+
+Status check_trunk(const Bundle& bundle, const ModelConfig& config) {
+  TRY(trunk_packing_order(bundle, config));
   return {};
 }
 
@@ -478,7 +500,7 @@ MtpStatus inspect_mtp(const Bundle& bundle, const ModelConfig& config) {
     status.reason = fmt::format("heads of {} layers are not supported", config.mtp_layers);
     return status;
   }
-  Loader loader(source, nullptr);
+  Loader loader(source);
   if (const auto head = loader.mtp(); !head) {
     status.reason = head.error().message;
     return status;
@@ -488,10 +510,15 @@ MtpStatus inspect_mtp(const Bundle& bundle, const ModelConfig& config) {
   return status;
 }
 
-Result<MtpWeights> load_mtp(const Bundle& bundle, const ModelConfig& config, Backend& backend) {
+Result<MtpWeights> load_mtp(const Bundle& bundle, const ModelConfig& config, Backend& backend, PackedCache* cache) {
   const Source source(bundle, config);
-  Loader loader(source, &backend);
-  return loader.mtp();
+  Loader check(source);
+  TRY(check.mtp());
+  PackedSet packed(bundle, backend, cache, "mtp", check.order());
+  Loader loader(source, &packed);
+  ASSIGN_OR_RETURN(MtpWeights weights, loader.mtp());
+  weights.packed_file = packed.finish();
+  return weights;
 }
 
 }  // namespace foretoken

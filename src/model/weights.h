@@ -3,11 +3,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "model/config.h"
+#include "model/packed_set.h"
 
 namespace foretoken {
 
@@ -54,12 +56,14 @@ struct LayerWeights {
 
 // The native multi-token-prediction head (docs/model.md section 5): one full-attention layer between a fusion and a norm.
 struct MtpWeights {
+  std::optional<PackedFile> packed_file;        // what matrices borrow from, where they were found in a cache
   Parameter embedding_norm, hidden_norm, norm;  // [1, hidden]
   MatrixPtr fusion;                             // [hidden, 2 * hidden]: input is embedding, then hidden
   LayerWeights layer;
 };
 
 struct Weights {
+  std::optional<PackedFile> packed_file;  // what matrices borrow from, where they were found in a cache
   MatrixSource embedding;  // borrows the bundle's mapping: rows are decoded where they are looked up
   MatrixPtr head;          // [vocab, hidden]
   Parameter final_norm;    // [1, hidden]
@@ -68,10 +72,10 @@ struct Weights {
   struct Progress {
     uint64_t done_bytes, total_bytes;
   };
-  // Packs every trunk tensor for `backend`; pages of the source are released as they are consumed. `bundle` must outlive the
-  // result (embedding rows). Errors name the tensor that is missing or has the wrong shape or type.
+  // Packs every trunk tensor for `backend`, or finds them packed in `cache`; pages of the source are released as they are consumed.
+  // `bundle` must outlive the result (embedding rows). Errors name the tensor that is missing or has the wrong shape or type.
   static Result<Weights> load(const Bundle& bundle, const ModelConfig& config, Backend& backend,
-                              const std::function<void(Progress)>& progress = {});
+                              const std::function<void(Progress)>& progress = {}, PackedCache* cache = nullptr);
 
   size_t packed_bytes() const { return packed_bytes_; }
 
@@ -89,7 +93,11 @@ struct MtpStatus {
 MtpStatus inspect_mtp(const Bundle& bundle, const ModelConfig& config);
 
 // Loads a complete head (inspect_mtp(...).complete).
-Result<MtpWeights> load_mtp(const Bundle& bundle, const ModelConfig& config, Backend& backend);
+Result<MtpWeights> load_mtp(const Bundle& bundle, const ModelConfig& config, Backend& backend, PackedCache* cache = nullptr);
+
+// What is packed of the trunk, and in which order; from headers only.
+Result<PackingOrder> trunk_packing_order(const Bundle& bundle, const ModelConfig& config);
+inline constexpr const char* kTrunkSet = "trunk";  // of a PackedKey
 
 // True when the bundle holds every trunk tensor of `config` with the right shape, judged from headers only; else the first fault.
 Status check_trunk(const Bundle& bundle, const ModelConfig& config);

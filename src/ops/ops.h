@@ -4,6 +4,7 @@
 // unless said; shapes are checked on entry. Formulas: docs/numerics.md, docs/model.md.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,6 +26,8 @@ struct MatrixSource {
   std::span<const std::byte> data;
   std::vector<int32_t> row_order;     // packed row r is source row row_order[r]; empty: identity
   std::vector<int32_t> column_order;  // packed column c is source column column_order[c]; float formats only
+  // Where set: called while packing with parts of `data` that will not be read again, so that a large source need not stay resident.
+  std::function<void(std::span<const std::byte>)> release;
 };
 
 // A weight packed for one backend: y = W x for x of `cols` values. The format ends here.
@@ -34,6 +37,8 @@ class Matrix {
   int64_t rows() const { return rows_; }
   int64_t cols() const { return cols_; }
   size_t bytes() const { return bytes_; }
+  // All of it, as Backend::adopt takes it back; empty where BackendInfo::packing is.
+  virtual std::span<const std::byte> packed() const { return {}; }
 
  protected:
   Matrix(int64_t rows, int64_t cols, size_t bytes) : rows_(rows), cols_(cols), bytes_(bytes) {}
@@ -101,6 +106,8 @@ struct BlockLane {
 struct BackendInfo {
   std::string name;    // "reference", "cpu"
   std::string detail;  // instruction set, threads or device, for logs and certificates
+  // Names the layout of packed matrices, which is then a function of their sources alone; empty: they cannot outlive the process.
+  std::string packing;
 };
 
 class Backend {
@@ -113,6 +120,12 @@ class Backend {
   // Packs `parts` (same cols) into one matrix whose outputs are the parts' rows in order. A part's format is kept: nothing is
   // requantised. Source bytes are not used after the call.
   virtual MatrixPtr pack(std::span<const MatrixSource> parts) = 0;
+  // The matrix that pack(parts) gave when its packed() was `packed`, which is borrowed (64-byte aligned, must outlive the result); the
+  // parts' data are not read. Null when it has another size than these parts have. Only where info().packing is not empty.
+  virtual MatrixPtr adopt(std::span<const MatrixSource> /*parts*/, std::span<const std::byte> /*packed*/) {
+    CHECK(!info().packing.empty());
+    return nullptr;
+  }
 
   // ---- Rows
 

@@ -11,7 +11,7 @@
 #include "bundle/expect_error.h"
 #include "support/gguf_builder.h"
 #include "support/safetensors_builder.h"
-#include "support/shared_folder.h"
+#include "support/shared.h"
 #include "support/temp_dir.h"
 
 namespace foretoken {
@@ -477,10 +477,9 @@ TEST(Bundle, OpensAHugeFileWithoutReadingIt) {
 
 // The trained demo bundles open, with the tensors their indexes name and nothing to remark.
 TEST(Bundle, OpensTheDemoBundles) {
-  const auto models = testing::shared_path("models");
-  if (!models) GTEST_SKIP() << testing::missing_shared("models");
+  FORETOKEN_NEEDS_SHARED("models");
   for (const char* name : {"demo-dense", "demo-moe", "demo-dense/dflash2", "demo-moe/dflash2"}) {
-    const Bundle bundle = open_sound(*models / name);
+    const Bundle bundle = open_sound(test::shared_dir() / "models" / name);
     EXPECT_GT(bundle.tensors().size(), 20u) << name;
     EXPECT_TRUE(bundle.notes().empty()) << name << ": " << all_notes(bundle);
     EXPECT_TRUE(bundle.config().is_object()) << name;

@@ -13,12 +13,6 @@
 
 namespace foretoken::test {
 
-// demo-dense or demo-moe: in the source tree where its weights are there, else beside it.
-inline std::filesystem::path demo_dir(const std::string& name) {
-  const auto embedded = std::filesystem::path(FORETOKEN_SOURCE_DIR) / "models" / name;
-  return std::filesystem::exists(embedded / "config.json") ? embedded : shared_dir() / "models" / name;
-}
-
 struct Rig {
   std::unique_ptr<TestModel> model;
   MtpWeights mtp_weights;
@@ -54,7 +48,3 @@ struct Rig {
 };
 
 }  // namespace foretoken::test
-
-#define FORETOKEN_NEEDS_DEMO(name)                                                            \
-  if (!std::filesystem::exists(::foretoken::test::demo_dir(name) / "config.json"))            \
-  GTEST_SKIP() << (name) << " is not on this machine: trained bundles are not part of this tree"

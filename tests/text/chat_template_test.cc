@@ -4,7 +4,8 @@
 
 #include <gtest/gtest.h>
 
-#include "text/shared_files.h"
+#include "support/shared.h"
+#include "text/data.h"
 #include "text/tokenizer.h"
 
 namespace foretoken {
@@ -13,9 +14,12 @@ namespace {
 // The demo model's own template on every reference conversation: the text of transformers, and, with content refused
 // special tokens, the ids of transformers too, for no content here spells one.
 TEST(ChatTemplate, EqualsTransformersOnTheOracleConversations) {
-  SHARED_FILE_OR_SKIP(tokenizer_json, "models/demo-dense/tokenizer.json");
-  SHARED_FILE_OR_SKIP(source, "models/demo-dense/chat_template.jinja");
-  SHARED_FILE_OR_SKIP(cases, "oracle/tokenizer_cases.json");
+  FORETOKEN_NEEDS_SHARED("models/demo-dense/tokenizer.json");
+  const std::string tokenizer_json = test::read_shared("models/demo-dense/tokenizer.json");
+  FORETOKEN_NEEDS_SHARED("models/demo-dense/chat_template.jinja");
+  const std::string source = test::read_shared("models/demo-dense/chat_template.jinja");
+  FORETOKEN_NEEDS_SHARED("oracle/tokenizer_cases.json");
+  const std::string cases = test::read_shared("oracle/tokenizer_cases.json");
   auto tokenizer = Tokenizer::from_json(tokenizer_json);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   auto chat = ChatTemplate::parse(source);

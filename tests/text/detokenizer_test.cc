@@ -5,7 +5,7 @@
 
 #include <random>
 
-#include "text/shared_files.h"
+#include "text/data.h"
 #include "text/unicode.h"
 
 namespace foretoken {

@@ -5,7 +5,8 @@
 
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
-#include "text/shared_files.h"
+#include "support/shared.h"
+#include "text/data.h"
 #include "text/tokenizer.h"
 #include "text/unicode.h"
 
@@ -41,7 +42,8 @@ TEST(Golden, SmallTokenizerEncodesAsHuggingFace) {
 }
 
 TEST(Golden, DemoTokenizerEncodesAsHuggingFace) {
-  SHARED_FILE_OR_SKIP(tokenizer_json, "models/demo-dense/tokenizer.json");
+  FORETOKEN_NEEDS_SHARED("models/demo-dense/tokenizer.json");
+  const std::string tokenizer_json = test::read_shared("models/demo-dense/tokenizer.json");
   auto tokenizer = Tokenizer::from_json(tokenizer_json);
   ASSERT_TRUE(tokenizer.ok());
   const OrderedJson golden = parse_or_fail(read_data("golden_encode.json"), "golden_encode.json");

@@ -14,7 +14,8 @@
 #include "text/bpe.h"
 #include "text/byte_alphabet.h"
 #include "text/pretokenizer.h"
-#include "text/shared_files.h"
+#include "support/shared.h"
+#include "text/data.h"
 #include "text/unicode.h"
 
 namespace foretoken {
@@ -32,14 +33,17 @@ OrderedJson small_json() { return parse_or_fail(read_data("small_tokenizer.json"
 
 // Ids and decoded text of transformers for hand-written torture strings and for excerpts of documents.
 TEST(Tokenizer, EqualsTransformersOnTheOracleCases) {
-  SHARED_FILE_OR_SKIP(tokenizer_json, "models/demo-dense/tokenizer.json");
-  SHARED_FILE_OR_SKIP(config_json, "models/demo-dense/tokenizer_config.json");
+  FORETOKEN_NEEDS_SHARED("models/demo-dense/tokenizer.json");
+  const std::string tokenizer_json = test::read_shared("models/demo-dense/tokenizer.json");
+  FORETOKEN_NEEDS_SHARED("models/demo-dense/tokenizer_config.json");
+  const std::string config_json = test::read_shared("models/demo-dense/tokenizer_config.json");
   auto tokenizer = Tokenizer::from_json(tokenizer_json, config_json);
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.error().message;
   EXPECT_EQ(tokenizer->split_method(), "qwen35 scanner");
   EXPECT_EQ(tokenizer->size(), 8192);
   for (const char* name : {"oracle/tokenizer_cases.json", "oracle/tokenizer_corpus_cases.json"}) {
-    SHARED_FILE_OR_SKIP(cases, name);
+    FORETOKEN_NEEDS_SHARED(name);
+    const std::string cases = test::read_shared(name);
     const OrderedJson all = parse_or_fail(cases, name);
     size_t tokens = 0;
     for (const char* list : {"encode", "chat"}) {

@@ -1,0 +1,53 @@
+// The packed matrices of one load: taken from the cache file of an earlier load, or packed and kept for the next. It knows neither the
+// layout of packed bytes nor the place of the file.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bundle/packed_cache.h"
+#include "model/tensor_table.h"
+#include "ops/ops.h"
+
+namespace foretoken {
+
+// The slices of all matrices in the order in which they will be packed, as text: with the bundle's content and the backend's packing it
+// determines every packed byte.
+class PackingOrder {
+ public:
+  void add(std::span<const Slice> slices);
+  std::string digest() const { return checksum(text_).hex(); }
+
+ private:
+  std::string text_;
+};
+
+// How `backend` lays matrices out: its own name for it, and the checksum of what it makes of a few small matrices in every format, so that
+// a change that forgot to rename the layout is seen as well. Empty where packed bytes cannot be kept.
+std::string packing_of(Backend& backend);
+
+PackedKey packed_key(std::string set, Backend& backend, const PackingOrder& order);
+
+class PackedSet {
+ public:
+  // `cache` null: everything is packed and nothing kept. All must outlive the set.
+  PackedSet(const Bundle& bundle, Backend& backend, PackedCache* cache, std::string set, const PackingOrder& order);
+
+  // The next matrix of the order. Its parts are not read when it was found.
+  MatrixPtr pack(std::span<const MatrixSource> parts);
+  bool found() const { return file_.has_value(); }
+  // Call when all matrices were asked for: keeps what was packed. The file, if any, that the matrices lie in; it must outlive them.
+  std::optional<PackedFile> finish();
+
+ private:
+  const Bundle& bundle_;
+  Backend& backend_;
+  PackedCache* cache_;
+  std::optional<PackedFile> file_;
+  std::optional<PackedFileWriter> writer_;
+  size_t next_ = 0;
+};
+
+}  // namespace foretoken
