@@ -85,7 +85,8 @@ struct Ring {
       part.data = memory.data();
       bytes += static_cast<size_t>(cpu::group_count(part)) * part.group_bytes;
       multiply_adds += static_cast<double>(part.outputs) * static_cast<double>(part.cols);
-      matrices.push_back(std::make_unique<const cpu::PackedMatrix>(part.outputs, part.cols, std::move(memory),
+      const std::span<const std::byte> packed(memory.data(), first->bytes());
+      matrices.push_back(std::make_unique<const cpu::PackedMatrix>(part.outputs, part.cols, std::move(memory), packed,
                                                                    std::vector<cpu::PackedPart>{part}));
     }
   }

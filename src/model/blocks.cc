@@ -3,6 +3,28 @@
 
 namespace foretoken {
 
+View Scratch::rows(int64_t rows, int64_t cols) {
+  const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
+  if (memory_.size() < bytes) memory_ = backend_.allocate(bytes);
+  return memory_.view(rows, cols);
+}
+
+View Scratch::from_host(View host) {
+  if (backend_.on_host() || host.empty()) return host;
+  const View copy = rows(host.rows, host.cols);
+  backend_.upload(host, copy);
+  return copy;
+}
+
+View HostRows::of(View rows) {
+  if (backend_.on_host() || rows.empty()) return rows;
+  const size_t bytes = static_cast<size_t>(rows.rows * rows.cols) * sizeof(float);
+  if (memory_.size() < bytes) memory_ = backend_.allocate_staging(bytes);
+  const View copy = memory_.view(rows.rows, rows.cols);
+  backend_.download(rows, copy);
+  return copy;
+}
+
 void AttentionMixer::run(const AttentionWeights& w, View rotary, const AttentionMemory& m, View h, View out) {
   const AttentionShape& a = config_.attention;
   const View packed = packed_.rows(h.rows, a.packed_columns());

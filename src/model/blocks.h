@@ -9,16 +9,28 @@
 
 namespace foretoken {
 
-// fp32 working memory that grows to the largest request; a view stays valid until the next request.
+// fp32 working memory of a backend that grows to the largest request; a view stays valid until the next request.
 class Scratch {
  public:
-  View rows(int64_t rows, int64_t cols) {
-    const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
-    if (memory_.size() < bytes) memory_ = Buffer(bytes);
-    return memory_.view(rows, cols);
-  }
+  // `backend` must outlive the scratch.
+  explicit Scratch(Backend& backend) : backend_(backend) {}
+  View rows(int64_t rows, int64_t cols);
+  // Rows that lie on the host, where the backend's operators can read them: themselves, or a copy.
+  View from_host(View host);
 
  private:
+  Backend& backend_;
+  Buffer memory_;
+};
+
+// What the host sees of a backend's rows: themselves, or a copy that stays valid until the next request.
+class HostRows {
+ public:
+  explicit HostRows(Backend& backend) : backend_(backend) {}
+  View of(View rows);
+
+ private:
+  Backend& backend_;
   Buffer memory_;
 };
 
@@ -42,7 +54,7 @@ class AttentionMixer {
  private:
   const ModelConfig& config_;
   Backend& backend_;
-  Scratch packed_, queries_, core_;
+  Scratch packed_{backend_}, queries_{backend_}, core_{backend_};
 };
 
 // out = feed-forward of h, dense or sparse as `w` holds it.

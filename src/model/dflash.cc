@@ -73,7 +73,7 @@ Result<std::unique_ptr<DflashModel>> DflashModel::load(const Bundle& bundle, con
 DflashModel::DflashModel(const ModelConfig& target, const Weights& trunk, Backend& backend, const DflashOptions& options,
                          DflashConfig config, DflashWeights weights)
     : target_(target), trunk_(trunk), backend_(backend), options_(options), config_(std::move(config)),
-      weights_(std::move(weights)), pages_(layer_layout(config_, options.kv_format)) {
+      weights_(std::move(weights)), pages_(layer_layout(config_, options.kv_format), backend) {
   block_lanes_.resize(static_cast<size_t>(config_.layers));
 }
 
@@ -121,7 +121,7 @@ void DflashModel::extend(View features, std::span<const DflashContext> lanes) {
   if (rows == 0) return;
 
   const View gathered = features_.rows(rows, features.cols), context = x_.rows(rows, config_.hidden);
-  backend_.gather_rows(features, rows_, gathered);
+  backend_.gather_rows(given_.from_host(features), rows_, gathered);
   backend_.linear(gathered, *weights_.fusion, context);
   backend_.rms_norm(context, weights_.hidden_norm, config_.norm_epsilon, context);
   rotary_table_ = rotary_.rows(rows, config_.rotary.rotary_dim());
@@ -164,9 +164,7 @@ std::span<const DflashDraft> DflashModel::draft(std::span<const DflashBlock> blo
 
   const View x = x_.rows(rows, config_.hidden), h = h_.rows(rows, config_.hidden), mixed = mixed_.rows(rows, config_.hidden);
   backend_.embed(inputs_, trunk_.embedding, x);
-  if (config_.embedding_scale != 1.0f)
-    for (int64_t r = 0; r < rows; ++r)
-      for (int64_t c = 0; c < x.cols; ++c) x.f32(r)[c] *= config_.embedding_scale;
+  if (config_.embedding_scale != 1.0f) backend_.scale(x, config_.embedding_scale);
   rotary_table_ = rotary_.rows(rows, config_.rotary.rotary_dim());
   backend_.rotary_table(inputs_, config_.rotary, rotary_table_);
   for (int layer = 0; layer < config_.layers; ++layer) {
@@ -219,9 +217,41 @@ void DflashModel::take_candidates(View hidden, View logits, std::span<const Dfla
   const int64_t slots = hidden.rows, rank = config_.selector_rank;
   candidates_.resize(static_cast<size_t>(slots * k));
   const bool lattice = rank > 0;
-  unary_ = unary_memory_.rows(slots, k);
-  edges_ = edges_memory_.rows(lattice ? slots * k : 0, k);
-  confidence_ = confidence_memory_.rows(slots, 1);
+  unary_rows_ = unary_.rows(slots, k);
+  edge_rows_ = edges_.rows(lattice ? slots * k : 0, k);
+  confidence_.assign(weights_.confidence.empty() ? 0 : static_cast<size_t>(slots), 0.0f);
+
+  int slot = 0;
+  View unary, edges;
+  if (config_.kind == DrafterKind::kDspark) {
+    for (const DflashBlock& block : blocks) {
+      const int count = config_.slots(block.rows);
+      markov_walk(hidden, logits, slot, count, block.anchor);
+      slot += count;
+    }
+    unary = host_unary_.of(unary_rows_), edges = host_edges_.of(edge_rows_);
+    // What was added along the greedy walk belongs to the edge from its predecessor: candidate 0 of the slot before.
+    for (int64_t s = 0; s < slots; ++s)
+      for (int64_t i = 0; i < k; ++i) unary.f32(s)[i] -= edges.f32(s * k)[i];
+  } else {
+    backend_.top_k(logits, k, candidates_, unary_rows_);
+    if (lattice) {
+      const View weights = selector_.rows(slots, rank);
+      backend_.linear(hidden, *weights_.selector, weights);
+      for (const DflashBlock& block : blocks) {
+        const int count = config_.slots(block.rows);
+        lattice_of(weights.row_range(slot, slot + count), slot, block.anchor);
+        slot += count;
+      }
+    }
+    unary = host_unary_.of(unary_rows_), edges = host_edges_.of(edge_rows_);
+    if (config_.output_multiplier != 1.0f || config_.softcap > 0)  // both keep the order
+      for (int64_t i = 0; i < slots * k; ++i) {
+        float& z = unary.f32()[i];
+        z *= config_.output_multiplier;
+        if (config_.softcap > 0) z = config_.softcap * tanh_of(z / config_.softcap);
+      }
+  }
 
   int first = 0;
   for (const DflashBlock& block : blocks) {
@@ -230,35 +260,11 @@ void DflashModel::take_candidates(View hidden, View logits, std::span<const Dfla
     draft.hidden = hidden.row_range(first, first + count);
     draft.logits = logits.row_range(first, first + count);
     draft.candidates = std::span<const TokenId>(candidates_).subspan(static_cast<size_t>(first * k), static_cast<size_t>(count * k));
-    draft.unary = {unary_.f32(first), static_cast<size_t>(count * k)};
-    if (lattice) draft.edges = {edges_.f32(int64_t{first} * k), static_cast<size_t>(count) * static_cast<size_t>(k * k)};
-    if (weights_.confidence.view().data) draft.confidence = {confidence_.f32(first), static_cast<size_t>(count)};
+    draft.unary = {unary.f32(first), static_cast<size_t>(count * k)};
+    if (lattice) draft.edges = {edges.f32(int64_t{first} * k), static_cast<size_t>(count) * static_cast<size_t>(k * k)};
+    if (!confidence_.empty()) draft.confidence = std::span<const float>(confidence_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
     drafts_.push_back(draft);
     first += count;
-  }
-  if (config_.kind == DrafterKind::kDspark) {
-    int slot = 0;
-    for (size_t i = 0; i < blocks.size(); ++i) {
-      markov_walk(hidden, logits, slot, config_.slots(blocks[i].rows), blocks[i].anchor);
-      slot += config_.slots(blocks[i].rows);
-    }
-    return;
-  }
-  backend_.top_k(logits, k, candidates_, unary_);
-  if (config_.output_multiplier != 1.0f || config_.softcap > 0)  // both keep the order
-    for (int64_t i = 0; i < slots * k; ++i) {
-      float& z = unary_.f32()[i];
-      z *= config_.output_multiplier;
-      if (config_.softcap > 0) z = config_.softcap * tanh_of(z / config_.softcap);
-    }
-  if (!lattice) return;
-  const View weights = selector_.rows(slots, rank);
-  backend_.linear(hidden, *weights_.selector, weights);
-  int slot = 0;
-  for (const DflashBlock& block : blocks) {
-    const int count = config_.slots(block.rows);
-    lattice_of(weights.row_range(slot, slot + count), slot, block.anchor);
-    slot += count;
   }
 }
 
@@ -273,38 +279,37 @@ void DflashModel::lattice_of(View weights, int first_slot, TokenId anchor) {
   inputs_.clear();
   for (int64_t i = 0; i < count * k; ++i) inputs_.push_back({.token = candidates_[static_cast<size_t>(first_slot * k + i)]});
   backend_.embed(inputs_, weights_.successor, successors);
-  backend_.selector_edges(weights, predecessors, successors, edges_.row_range(first_slot * k, (first_slot + count) * k));
+  backend_.selector_edges(weights, predecessors, successors, edge_rows_.row_range(first_slot * k, (first_slot + count) * k));
 }
 
 // DSpark: slot by slot, the Markov term of the token chosen before is added to the whole row, so that the greedy walk is exact;
 // candidates are then the row's largest, and the lattice holds the terms of the other predecessors.
 void DflashModel::markov_walk(View hidden, View logits, int first_slot, int count, TokenId anchor) {
   const int64_t k = config_.top_k, rank = config_.selector_rank;
-  const View previous = predecessors_.rows(1, rank), term = markov_.rows(1, target_.vocab), ones = selector_.rows(count, rank);
-  std::fill_n(ones.f32(), count * rank, 1.0f);
+  const View previous = predecessors_.rows(1, rank), term = markov_.rows(1, target_.vocab);
+  const View host_hidden = confidence_.empty() ? View() : host_hidden_.of(hidden);
+  ones_.assign(static_cast<size_t>(count * rank), 1.0f);
+  const View ones = selector_.from_host(View::of(ones_.data(), count, rank));
   TokenId token = anchor;
   for (int slot = first_slot; slot < first_slot + count; ++slot) {
     const RowInput input{.token = token};
     backend_.embed({&input, 1}, weights_.predecessor, previous);
-    if (weights_.confidence.view().data) {
-      const float* w = weights_.confidence.view().f32();
-      const float* h = hidden.f32(slot);
-      const float* p = previous.f32();
+    if (!confidence_.empty()) {
+      const float* w = weights_.confidence.data();
+      const float* h = host_hidden.f32(slot);
+      const float* p = host_previous_.of(previous).f32();
       const float z = canonical::dot16([w](int64_t i) { return w[i]; }, h, hidden.cols) +
                       canonical::dot16([w, &hidden](int64_t i) { return w[hidden.cols + i]; }, p, rank) + weights_.confidence_bias;
-      confidence_.f32(slot)[0] = canonical::sigmoid(z);
+      confidence_[static_cast<size_t>(slot)] = canonical::sigmoid(z);
     }
     backend_.linear(previous, *weights_.markov, term);
     const View row = logits.row_range(slot, slot + 1);
     backend_.add(term, row);
     backend_.top_k(row, static_cast<int>(k), std::span(candidates_).subspan(static_cast<size_t>(slot * k), static_cast<size_t>(k)),
-                   unary_.row_range(slot, slot + 1));
+                   unary_rows_.row_range(slot, slot + 1));
     token = candidates_[static_cast<size_t>(slot * k)];
   }
   lattice_of(ones, first_slot, anchor);
-  // What was added along the greedy walk belongs to the edge from its predecessor: candidate 0 of the slot before.
-  for (int64_t slot = first_slot; slot < first_slot + count; ++slot)
-    for (int64_t i = 0; i < k; ++i) unary_.f32(slot)[i] -= edges_.f32(slot * k)[i];
 }
 
 }  // namespace foretoken

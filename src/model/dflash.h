@@ -63,7 +63,7 @@ struct DflashBlock {
   int rows = 0;
 };
 
-// The guesses of one block; views and spans are valid until the next call. Slot s guesses position anchor + 1 + s.
+// The guesses of one block; views (in the backend's memory) and spans (on the host) are valid until the next call. Slot s guesses position anchor + 1 + s.
 struct DflashDraft {
   int slots = 0, top_k = 0;
   View hidden;                         // [slots, hidden], after the drafter's norm
@@ -99,7 +99,7 @@ class DflashModel {
   std::unique_ptr<DflashLane> make_lane() { return std::unique_ptr<DflashLane>(new DflashLane(config_, pages_)); }
 
   // Fuses the tapped rows of committed tokens and appends their K/V, once per token. features [any rows, taps * hidden]:
-  // ForwardResult::taps of a pass that tapped config().taps.
+  // (on the host) ForwardResult::taps of a pass that tapped config().taps.
   void extend(View features, std::span<const DflashContext> lanes);
 
   // Drafts one block per entry, in one pass. A lane's context is not changed; a block's bits do not depend on the other blocks.
@@ -127,10 +127,13 @@ class DflashModel {
   std::vector<RowInput> inputs_;
   std::vector<int> rows_;
   std::vector<std::vector<BlockLane>> block_lanes_;  // [layer][lane of the pass]
-  Scratch features_, x_, h_, mixed_, delta_, before_, after_, queries_, kv_, core_, rotary_, hidden_, logits_;
-  Scratch selector_, predecessors_, successors_, markov_, unary_memory_, edges_memory_, confidence_memory_;
-  View rotary_table_, unary_, edges_, confidence_;  // of the call: [slots, top_k], [slots * top_k, top_k], [slots, 1]
+  Scratch given_{backend_}, features_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, delta_{backend_}, before_{backend_};
+  Scratch after_{backend_}, queries_{backend_}, kv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, logits_{backend_};
+  Scratch selector_{backend_}, predecessors_{backend_}, successors_{backend_}, markov_{backend_}, unary_{backend_}, edges_{backend_};
+  HostRows host_unary_{backend_}, host_edges_{backend_}, host_hidden_{backend_}, host_previous_{backend_};
+  View rotary_table_, unary_rows_, edge_rows_;  // of the call: ..., [slots, top_k], [slots * top_k, top_k]
   std::vector<TokenId> candidates_;
+  std::vector<float> confidence_, ones_;
   std::vector<DflashDraft> drafts_;
 };
 

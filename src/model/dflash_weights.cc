@@ -70,10 +70,10 @@ class Loader {
       ASSIGN_OR_RETURN(w.successor, codebook(top(kMarkovHead), vocab, rank));
       ASSIGN_OR_RETURN(w.markov, matrix({top(kMarkovHead)}, vocab, rank));
       if (config_.has_confidence) {
-        ASSIGN_OR_RETURN(w.confidence, parameter(top(kConfidence), 1, hidden + rank));
+        ASSIGN_OR_RETURN(w.confidence, values(top(kConfidence), 1, hidden + rank));
         if (tensors_.bundle().find(top(kConfidenceBias))) {
-          ASSIGN_OR_RETURN(const Parameter bias, parameter(top(kConfidenceBias), 1, 1));
-          if (backend_) w.confidence_bias = bias.view().f32()[0];
+          ASSIGN_OR_RETURN(const std::vector<float> bias, values(top(kConfidenceBias), 1, 1));
+          if (backend_) w.confidence_bias = bias[0];
         }
       }
     }
@@ -155,16 +155,24 @@ class Loader {
   // A table whose rows are looked up by token.
   Result<MatrixSource> codebook(const std::string& name, int64_t rows, int64_t cols) {
     ASSIGN_OR_RETURN(const Slice slice, tensors_.matrix(name, rows, cols));
-    return matrix_source(slice);
+    const MatrixSource table = matrix_source(slice);
+    if (backend_) backend_->keep_table(table);
+    return table;
   }
 
   Result<Parameter> parameter(const std::string& name, int64_t rows, int64_t cols) {
+    ASSIGN_OR_RETURN(const std::vector<float> decoded, values(name, rows, cols));
+    if (!backend_) return Parameter{};
+    return Parameter(*backend_, rows, cols, decoded);
+  }
+
+  Result<std::vector<float>> values(const std::string& name, int64_t rows, int64_t cols) {
     ASSIGN_OR_RETURN(const TensorInfo* t, tensors_.tensor(name, rows * cols, cols));
     if (!is_float_format(*t->format)) return tensors_.fault(name, "must be F32, F16 or BF16");
-    if (!backend_) return Parameter{};
-    Parameter p(rows, cols);
-    dequantize(*t->format, t->data, {p.view().f32(), static_cast<size_t>(rows * cols)});
-    return p;
+    if (!backend_) return std::vector<float>{};
+    std::vector<float> decoded(static_cast<size_t>(rows * cols));
+    dequantize(*t->format, t->data, decoded);
+    return decoded;
   }
 
   TensorTable tensors_;

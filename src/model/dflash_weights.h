@@ -46,7 +46,7 @@ struct DflashWeights {
   MatrixSource predecessor, successor;  // [vocab, rank]
   MatrixPtr selector;                   // DFlash 2: [rank, hidden]
   MatrixPtr markov;                     // DSpark: `successor` packed, for the whole vocabulary
-  Parameter confidence;                 // DSpark: [1, hidden + rank], absent without a confidence head
+  std::vector<float> confidence;        // DSpark: [hidden + rank], on the host; empty without a confidence head
   float confidence_bias = 0;
 
   // `quantize`: matrices stored as floats become Q8_0 where their rows allow it. `bundle` must outlive the result.

@@ -21,7 +21,7 @@ void MtpLane::restart(int64_t position) {
 MtpHead::MtpHead(const ModelConfig& config, const Weights& trunk, const MtpWeights& weights, Backend& backend,
                  const MtpOptions& options)
     : config_(config), trunk_(trunk), weights_(weights), backend_(backend), options_(options),
-      pages_({.layers = 1, .heads = config.attention.kv_heads, .head_dim = config.attention.head_dim, .format = options.kv_format}),
+      pages_({.layers = 1, .heads = config.attention.kv_heads, .head_dim = config.attention.head_dim, .format = options.kv_format}, backend),
       attention_(config, backend) {
   CHECK(options.max_rows >= 1);
   CHECK(weights.fusion->cols() == 2 * config.hidden);
@@ -37,7 +37,7 @@ MtpResult MtpHead::forward(View hidden, const Batch& batch, std::span<MtpLane* c
   const View embedding = pair.columns(0, config_.hidden);
   backend_.embed(batch.inputs, trunk_.embedding, x);
   backend_.rms_norm(x, weights_.embedding_norm, epsilon, embedding);
-  backend_.rms_norm(hidden, weights_.hidden_norm, epsilon, pair.columns(config_.hidden, 2 * config_.hidden));
+  backend_.rms_norm(given_.from_host(hidden), weights_.hidden_norm, epsilon, pair.columns(config_.hidden, 2 * config_.hidden));
   backend_.linear(pair, *weights_.fusion, x);
 
   const View rotary = rotary_.rows(rows, config_.rotary.rotary_dim());
@@ -59,7 +59,7 @@ MtpResult MtpHead::forward(View hidden, const Batch& batch, std::span<MtpLane* c
     backend_.linear(last, *trunk_.head, logits);
   }
   for (size_t i = 0; i < lanes.size(); ++i) lanes[i]->end_ += rows_[i].rows;
-  return {normed, logits};
+  return {host_hidden_.of(normed), host_logits_.of(logits)};
 }
 
 std::span<const LaneRows> MtpHead::prepare(View hidden, const Batch& batch, std::span<MtpLane* const> lanes) {

@@ -40,7 +40,7 @@ class MtpLane {
   int64_t first_ = 0, end_ = 0;
 };
 
-// Views into the head's buffers, valid until the next call.
+// Views into host memory, valid until the next call.
 struct MtpResult {
   View hidden;  // [rows, hidden]: after the head's norm; the hidden input of the next step of a chain
   View logits;  // [logits_rows, vocab]: of the token after each row's own
@@ -61,7 +61,7 @@ class MtpHead {
   PagePool& pages() { return pages_; }
   std::unique_ptr<MtpLane> make_lane() { return std::make_unique<MtpLane>(pages_); }
 
-  // Appends one entry per row. hidden [rows, hidden] (may be the previous result's) holds the hidden of row i's position;
+  // Appends one entry per row. hidden [rows, hidden] (on the host; may be the previous result's) holds the hidden of row i's position;
   // batch.inputs[i] is the token (or embedding) that follows it, with the rotary position of the hidden, not of the token.
   // batch.lanes: consecutive rows of each lane, a chain; prefix must equal the lane's end(). Row i of a lane sees the lane's
   // entries and the rows before it. A row's bits do not depend on the other lanes.
@@ -77,7 +77,8 @@ class MtpHead {
   MtpOptions options_;
   PagePool pages_;
   AttentionMixer attention_;
-  Scratch pair_, x_, h_, mixed_, rotary_, hidden_, last_, logits_;
+  Scratch given_{backend_}, pair_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, rotary_{backend_}, hidden_{backend_}, last_{backend_}, logits_{backend_};
+  HostRows host_hidden_{backend_}, host_logits_{backend_};
   std::vector<LaneRows> rows_;  // of the call, with prefixes counted in entries
   std::vector<PageTable> page_tables_;
 };

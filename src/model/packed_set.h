@@ -38,6 +38,7 @@ class PackedSet {
   // The next matrix of the order. Its parts are not read when it was found.
   MatrixPtr pack(std::span<const MatrixSource> parts);
   bool found() const { return file_.has_value(); }
+  Backend& backend() const { return backend_; }
   // Call when all matrices were asked for: keeps what was packed. The file, if any, that the matrices lie in; it must outlive them.
   std::optional<PackedFile> finish();
 

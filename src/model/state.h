@@ -10,10 +10,11 @@
 
 namespace foretoken {
 
-// Owns the K/V pages of one layout; grows by slabs and keeps returned pages for reuse. Single-threaded.
+// Owns the K/V pages of one layout in a backend's memory; grows by slabs and keeps returned pages for reuse. Single-threaded.
 class PagePool {
  public:
-  explicit PagePool(const KvLayout& layout) : layout_(layout) {}
+  PagePool(const KvLayout& layout, Backend& backend) : layout_(layout), backend_(backend) {}
+  Backend& backend() const { return backend_; }
   const KvLayout& layout() const { return layout_; }
   std::byte* take();
   void give_back(std::byte* page);
@@ -22,6 +23,7 @@ class PagePool {
 
  private:
   KvLayout layout_;
+  Backend& backend_;
   std::vector<Buffer> slabs_;
   std::vector<std::byte*> free_;
   size_t in_use_ = 0, allocated_bytes_ = 0;

@@ -6,7 +6,7 @@
 namespace foretoken {
 
 TargetModel::TargetModel(const ModelConfig& config, const Weights& weights, Backend& backend, const TargetOptions& options)
-    : config_(config), weights_(weights), backend_(backend), options_(options), pages_(config.kv_layout(options.kv_format)),
+    : config_(config), weights_(weights), backend_(backend), options_(options), pages_(config.kv_layout(options.kv_format), backend),
       attention_mixer_(config, backend) {
   CHECK(options.max_rows >= 1);
   CHECK(weights.layers.size() == static_cast<size_t>(config.layers));
@@ -25,8 +25,7 @@ ForwardResult TargetModel::forward(const Batch& batch, std::span<LaneState* cons
   const auto tap = [&](int layer) {
     for (size_t i = 0; i < tap_layers.size(); ++i)
       if (tap_layers[i] == layer)
-        for (int64_t r = 0; r < rows; ++r)
-          std::copy_n(x.f32(r), hidden, taps.f32(r) + static_cast<int64_t>(i) * hidden);
+        backend_.copy(x, taps.columns(static_cast<int64_t>(i) * hidden, static_cast<int64_t>(i + 1) * hidden));
   };
 
   const View rotary = rotary_.rows(rows, config_.rotary.rotary_dim());
@@ -54,7 +53,7 @@ ForwardResult TargetModel::forward(const Batch& batch, std::span<LaneState* cons
     backend_.gather_rows(normed, batch.logits_rows, last);
     backend_.linear(last, *weights_.head, logits);
   }
-  return {logits, normed, taps};
+  return {host_logits_.of(logits), host_hidden_.of(normed), host_taps_.of(taps)};
 }
 
 void TargetModel::delta_mixer(const DeltaWeights& w, const Batch& batch, int index, View h, View out) {

@@ -18,7 +18,7 @@ struct TargetOptions {
   KvFormat kv_format = KvFormat::kBF16;
 };
 
-// Views into the model's buffers, valid until the next forward.
+// Views into host memory, valid until the next forward.
 struct ForwardResult {
   View logits;  // [logits_rows, vocab]
   View hidden;  // [rows, hidden]: after the final norm, the input of the head
@@ -57,7 +57,8 @@ class TargetModel {
   PagePool pages_;
 
   AttentionMixer attention_mixer_;
-  Scratch x_, h_, mixed_, packed_, conv_, core_, rotary_, hidden_, last_, logits_, taps_;
+  Scratch x_{backend_}, h_{backend_}, mixed_{backend_}, packed_{backend_}, conv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, last_{backend_}, logits_{backend_}, taps_{backend_};
+  HostRows host_logits_{backend_}, host_hidden_{backend_}, host_taps_{backend_};
   std::vector<PageTable> page_tables_;
   std::vector<DeltaMemory> delta_memory_;
   std::span<LaneState* const> lanes_;

@@ -252,11 +252,10 @@ class Loader {
     if (!packed_) return Parameter{};
     std::vector<float> values(static_cast<size_t>(rows * cols));
     dequantize(*t->format, t->data, values);
-    Parameter p(rows, cols);
-    for (size_t i = 0; i < values.size(); ++i)
-      p.view().f32()[i] = map(values[order.empty() ? i : size_t(order[i])]);
+    std::vector<float> mapped(values.size());
+    for (size_t i = 0; i < values.size(); ++i) mapped[i] = map(values[order.empty() ? i : size_t(order[i])]);
     consumed(*t, t->data);
-    return p;
+    return Parameter(packed_->backend(), rows, cols, mapped);
   }
   Result<Parameter> norm(const std::string& name, int64_t cols) {
     const float add = s_.gguf() || s_.norms_are_full() ? 0.0f : 1.0f;
@@ -355,6 +354,7 @@ class Loader {
     Weights w;
     ASSIGN_OR_RETURN(const Slice embedding, s_.matrix(s_.embedding(), c.vocab, c.hidden));
     w.embedding = matrix_source(embedding);
+    if (packed_) packed_->backend().keep_table(w.embedding);
     const auto trunk_norm = [this](const std::string& name, int64_t cols) { return norm(name, cols); };
     for (int i = 0; i < c.layers; ++i) {
       ASSIGN_OR_RETURN(LayerWeights layer_weights, layer(s_.layer(i), c.is_attention(i), c.is_sparse(i), trunk_norm));
@@ -375,9 +375,12 @@ class Loader {
     const std::string probe = block + "input_layernorm.weight";
     bool zero_centred = false;
     if (!s_.gguf() && packed_) {
-      ASSIGN_OR_RETURN(const Parameter raw, parameter(probe, 1, c.hidden, {}, [](float v) { return v; }));
       double sum = 0;
-      for (int i = 0; i < c.hidden; ++i) sum += raw.view().f32()[i];
+      const auto add_up = [&sum](float v) {
+        sum += v;
+        return v;
+      };
+      TRY(parameter(probe, 1, c.hidden, {}, add_up));
       zero_centred = sum / c.hidden < 0.5;
     }
     const auto head_norm = [&](const std::string& name, int64_t cols) { return mtp_norm(name, cols, zero_centred); };
@@ -449,6 +452,12 @@ class Loader {
 };
 
 }  // namespace
+
+Parameter::Parameter(Backend& backend, int64_t rows, int64_t cols, std::span<const float> values)
+    : memory_(backend.allocate(values.size() * sizeof(float))), view_(memory_.view(rows, cols)) {
+  CHECK(values.size() == static_cast<size_t>(rows * cols));
+  backend.upload(View::of(const_cast<float*>(values.data()), rows, cols), view_);
+}
 
 Result<Weights> Weights::load(const Bundle& bundle, const ModelConfig& config, Backend& backend,
                               const std::function<void(Progress)>& progress, PackedCache* cache) {

@@ -13,12 +13,12 @@
 
 namespace foretoken {
 
-// A small fp32 parameter: norm weights [1, n], convolution taps [channels, kernel], decay rates.
+// A small fp32 parameter in a backend's memory: norm weights [1, n], convolution taps [channels, kernel], decay rates.
 class Parameter {
  public:
   Parameter() = default;
-  Parameter(int64_t rows, int64_t cols)
-      : memory_(size_t(rows * cols) * sizeof(float)), view_(memory_.view(rows, cols)) {}
+  // `values`: rows * cols of them, on the host.
+  Parameter(Backend& backend, int64_t rows, int64_t cols, std::span<const float> values);
   const View& view() const { return view_; }
   operator const View&() const { return view_; }
 

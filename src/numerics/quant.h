@@ -48,7 +48,7 @@ inline bool is_float_format(QuantFormat format) { return format <= QuantFormat::
 size_t row_bytes(QuantFormat format, int64_t cols);
 
 // Formats whose scaled integer dot products are added as integers, exactly, before a super-block meets floating point; the
-// others add them as floats. Docs: decisions/005.
+// others add them as floats. Docs: decisions/006.
 constexpr bool adds_scaled_integers(QuantFormat format) {
   return format == QuantFormat::kQ2_K || format == QuantFormat::kQ3_K || format == QuantFormat::kQ4_K ||
          format == QuantFormat::kQ6_K;

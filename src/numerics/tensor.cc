@@ -20,6 +20,6 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
   data_.reset(p);
 }
 
-void Buffer::Free::operator()(std::byte* p) const { std::free(p); }
+void Buffer::free_host(std::byte* p) { std::free(p); }
 
 }  // namespace foretoken

@@ -40,11 +40,14 @@ struct View {
   bool empty() const { return rows == 0 || cols == 0; }
 };
 
-// Owns 64-byte aligned, zeroed host memory. Move-only.
+// Owns 64-byte aligned, zeroed memory: the host's, or what a backend hands out (Backend::allocate). Move-only.
 class Buffer {
  public:
+  using Release = void (*)(std::byte*);
   Buffer() = default;
   explicit Buffer(size_t bytes);
+  // Takes over `bytes` at `data`, to be given back by `release`.
+  Buffer(std::byte* data, size_t bytes, Release release) : data_(data, Free{release}), size_(bytes) {}
   std::byte* data() const { return data_.get(); }
   size_t size() const { return size_; }
   View view(int64_t rows, int64_t cols, DType dtype = DType::kF32) const {
@@ -53,7 +56,13 @@ class Buffer {
   }
 
  private:
-  struct Free { void operator()(std::byte* p) const; };
+  static void free_host(std::byte* p);
+  struct Free {
+    Free() : release(free_host) {}
+    explicit Free(Release r) : release(r) {}
+    Release release;
+    void operator()(std::byte* p) const { release(p); }
+  };
   std::unique_ptr<std::byte, Free> data_;
   size_t size_ = 0;
 };

@@ -54,15 +54,15 @@ struct KvLayout {
   int layers = 0, heads = 0, head_dim = 0;
   KvFormat format = KvFormat::kBF16;
 
-  size_t element_bytes() const { return format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1; }
-  size_t block_bytes() const { return size_t(kPageTokens) * size_t(head_dim) * element_bytes(); }
-  size_t scale_bytes() const { return format == KvFormat::kInt8 ? kPageTokens * sizeof(float) : 0; }
-  size_t head_bytes() const { return (2 * (block_bytes() + scale_bytes()) + 63) / 64 * 64; }
-  size_t page_bytes() const { return head_bytes() * size_t(heads) * size_t(layers); }
-  size_t key_offset(int layer, int head) const { return (size_t(layer) * size_t(heads) + size_t(head)) * head_bytes(); }
-  size_t value_offset(int layer, int head) const { return key_offset(layer, head) + block_bytes(); }
-  size_t key_scale_offset(int layer, int head) const { return value_offset(layer, head) + block_bytes(); }
-  size_t value_scale_offset(int layer, int head) const { return key_scale_offset(layer, head) + scale_bytes(); }
+  constexpr size_t element_bytes() const { return format == KvFormat::kF32 ? 4 : format == KvFormat::kBF16 ? 2 : 1; }
+  constexpr size_t block_bytes() const { return size_t(kPageTokens) * size_t(head_dim) * element_bytes(); }
+  constexpr size_t scale_bytes() const { return format == KvFormat::kInt8 ? kPageTokens * sizeof(float) : 0; }
+  constexpr size_t head_bytes() const { return (2 * (block_bytes() + scale_bytes()) + 63) / 64 * 64; }
+  constexpr size_t page_bytes() const { return head_bytes() * size_t(heads) * size_t(layers); }
+  constexpr size_t key_offset(int layer, int head) const { return (size_t(layer) * size_t(heads) + size_t(head)) * head_bytes(); }
+  constexpr size_t value_offset(int layer, int head) const { return key_offset(layer, head) + block_bytes(); }
+  constexpr size_t key_scale_offset(int layer, int head) const { return value_offset(layer, head) + block_bytes(); }
+  constexpr size_t value_scale_offset(int layer, int head) const { return key_scale_offset(layer, head) + scale_bytes(); }
 };
 
 // ---- Recurrent state.
@@ -73,12 +73,12 @@ struct DeltaShape {
   // (Qwen3-Next).
   bool grouped = false;
 
-  int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
-  int key_head_of(int value_head) const {
+  constexpr int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
+  constexpr int key_head_of(int value_head) const {
     return grouped ? value_head / (value_heads / key_heads) : value_head % key_heads;
   }
-  size_t state_floats() const { return size_t(value_heads) * size_t(key_dim) * size_t(value_dim); }
-  size_t tail_floats() const { return size_t(kernel - 1) * size_t(channels()); }
+  constexpr size_t state_floats() const { return size_t(value_heads) * size_t(key_dim) * size_t(value_dim); }
+  constexpr size_t tail_floats() const { return size_t(kernel - 1) * size_t(channels()); }
 };
 
 // What forward leaves per unsettled row and delta layer, enough to replay it without reductions. Row-major fp32; row i of the

@@ -30,6 +30,14 @@ void lanes(const Batch& batch, int64_t rows) {
   }
 }
 
+void copy(View from, View to) {
+  CHECK(from.dtype == to.dtype);
+  CHECK(from.rows == to.rows);
+  CHECK(from.cols == to.cols);
+  CHECK(from.stride >= from.cols);
+  CHECK(to.stride >= to.cols);
+}
+
 void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) {
   shape(out, static_cast<int64_t>(inputs.size()), table.cols);
   CHECK(table.column_order.empty());

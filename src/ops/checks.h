@@ -16,6 +16,8 @@ void shape(View view, int64_t rows, int64_t cols);
 // count; every lane lies inside it.
 void lanes(const Batch& batch, int64_t rows);
 
+// Same element type and shape.
+void copy(View from, View to);
 void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out);
 void rms_norm(View x, View w, View out);
 void linear(View x, const Matrix& w, View out);

@@ -115,7 +115,23 @@ class Backend {
   virtual ~Backend() = default;
   virtual BackendInfo info() const = 0;
 
-  // ---- Memory
+  // ---- Memory. Views, pages, lanes' memory and small parameters that operators take lie where `allocate` puts them. On the host lie
+  // the descriptions: inputs, batches, tables of page pointers, paths and token ids. By default a backend computes in host memory.
+
+  virtual bool on_host() const { return true; }
+  // Zeroed memory for operators.
+  virtual Buffer allocate(size_t bytes);
+  // Host memory that transfers are fastest with.
+  virtual Buffer allocate_staging(size_t bytes);
+  // Copies of one shape: host to operators' memory and back, and within operators' memory. They keep the order of the calls;
+  // `upload` is done with `host` when it returns, and `download` has waited for every operator before it.
+  virtual void upload(View host, View to);
+  virtual void download(View from, View host);
+  virtual void copy(View from, View to);
+  virtual void clear(View memory);
+  // Announces a table of `embed` before its first use; a backend with its own memory copies the rows there. The source's bytes
+  // must outlive the backend's use of the table, which is known by their address.
+  virtual void keep_table(const MatrixSource& table);
 
   // Packs `parts` (same cols) into one matrix whose outputs are the parts' rows in order. A part's format is kept: nothing is
   // requantised. Source bytes are not used after the call.
@@ -139,6 +155,8 @@ class Backend {
   virtual void linear(View x, const Matrix& w, View out) = 0;
   // inout += x.
   virtual void add(View x, View inout) = 0;
+  // inout *= factor. Scalar code by default.
+  virtual void scale(View inout, float factor);
   virtual void gather_rows(View x, std::span<const int> rows, View out) = 0;
 
   // ---- Feed-forward
