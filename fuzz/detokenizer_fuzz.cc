@@ -1,6 +1,7 @@
 // Bytes through the detokenizer's stream and stop matcher at arbitrary cuts: always valid UTF-8, always what the whole
 // input gives in one piece. The first line holds up to three stop strings separated by tabs, the next bytes steer the
 // cuts.
+// Covers: src/text/detokenizer.cc
 #include <cstdlib>
 #include <string>
 #include <string_view>

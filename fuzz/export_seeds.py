@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
-"""Seeds of fuzz_gguf_export: configurations that fit the small weight file of the fuzzer, tokenizers, and near misses.
+"""Seeds of fuzz_gguf_export and fuzz_config: configurations that fit the small weight files of the fuzzers, tokenizers, and near misses.
 
-Usage: export_seeds.py OUT. Writes OUT/gguf_export/NAME. Standard library only."""
+Usage: export_seeds.py OUT. Writes OUT/FUZZER/NAME. Standard library only."""
 import json
 import pathlib
+import struct
 import sys
+
+from seeds import array, gguf_file, text
 
 CONFIG = {"architectures": ["Qwen3_5ForCausalLM"], "model_type": "qwen3_5_text", "hidden_size": 8, "num_hidden_layers": 1, "vocab_size": 4,
           "intermediate_size": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "linear_num_key_heads": 1,
@@ -45,16 +48,131 @@ def seeds():
     yield "empty", b""
 
 
+def drafter(**changes):
+    inner = {"target_layer_ids": [0, 2], "mask_token_id": 2, "block_size": 4, "conv_kernel_size": 2, "conv_group_size": 2, "selector_rank": 2,
+             "selector_top_k": 2}
+    inner.update(changes.pop("inner", {}))
+    config = {"architectures": ["DFlash2DraftModel"], "model_type": "qwen3", "hidden_size": 8, "num_hidden_layers": 2, "vocab_size": 4,
+              "intermediate_size": 4, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+              "num_target_layers": 4, "dflash_config": inner}
+    return {**config, **changes}
+
+
+def json_configs():
+    yield "fits", CONFIG
+    yield "nested", {"text_config": CONFIG, "model_type": "qwen3_5", "mtp_num_hidden_layers": 1}
+    sparse = {**CONFIG, "model_type": "qwen3_5_moe_text", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 4,
+              "shared_expert_intermediate_size": 4}
+    yield "sparse", sparse
+    yield "next", {**sparse, "model_type": "qwen3_next", "num_hidden_layers": 4, "layer_types": None, "mlp_only_layers": [1, -1, 9, "x"],
+                   "decoder_sparse_step": 2}
+    rope = CONFIG["rope_parameters"]
+    for i, change in enumerate(({"rope_type": "yarn", "factor": 4.0}, {"rope_type": "linear"}, {"mrope_section": [1, 2, 3]}, {"mrope_section": 3},
+                                {"mrope_section": [9999, -1, "x"]}, {"mrope_section": [0] * 5}, {"rope_theta": 0.5}, {"rope_theta": "x"},
+                                {"partial_rotary_factor": 0}, {"partial_rotary_factor": 1e30}, {"rope_type": "yarn", "factor": -1e300,
+                                "original_max_position_embeddings": 0, "beta_fast": 0})):
+        yield f"rope_{i}", {**CONFIG, "rope_parameters": {**rope, **change}}
+    yield "rope_not_object", {**CONFIG, "rope_parameters": 1}
+    yield "rope_scaling", {**CONFIG, "rope_parameters": None, "rope_scaling": {"type": "yarn", "factor": 2}}
+    yield "no_rope", {key: value for key, value in CONFIG.items() if key != "rope_parameters"}
+    for i, change in enumerate(({"hidden_size": 2**62}, {"vocab_size": -1}, {"num_hidden_layers": "1"}, {"num_hidden_layers": 0},
+                                {"layer_types": ["other"]}, {"layer_types": []}, {"layer_types": None, "full_attention_interval": 0},
+                                {"layer_types": None, "full_attention_interval": 1}, {"linear_num_value_heads": 3, "linear_num_key_heads": 2},
+                                {"model_type": "llama"}, {"eos_token_id": [3, -1, 2**40, 3]}, {"rms_norm_eps": None}, {"rms_norm_eps": 2.0},
+                                {"rms_norm_eps": "x"}, {"output_gate_type": "sigmoid"}, {"output_gate_type": "relu"}, {"hidden_act": "gelu"},
+                                {"attention_bias": True}, {"attention_bias": 1}, {"head_dim": 0}, {"head_dim": 512}, {"num_attention_heads": 3,
+                                "num_key_value_heads": 2}, {"text_config": 1}, {"tie_word_embeddings": 1}, {"hidden_size": None},
+                                {"linear_key_head_dim": 1024}, {"max_position_embeddings": 0}, {"model_type": 3}, {"num_hidden_layers": 5000})):
+        yield f"odd_{i}", {**CONFIG, **change}
+    yield "no_norm_topk", {**sparse, "norm_topk_prob": False}
+    yield "not_object", []
+    yield "drafter", drafter()
+    yield "drafter_first", drafter(architectures=["DFlashDraftModel"], inner={"conv_kernel_size": 0, "selector_rank": 0})
+    yield "drafter_no_taps", drafter(inner={"target_layer_ids": None})
+    yield "drafter_one_layer", drafter(num_hidden_layers=1, inner={"target_layer_ids": None})
+    for i, change in enumerate(({"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}, {"layer_types": ["x", "y"]},
+                                {"layer_types": []}, {"use_sliding_window": True, "max_window_layers": 1, "sliding_window": 2**40},
+                                {"use_sliding_window": True, "sliding_window": 0, "max_window_layers": 0}, {"is_causal": True},
+                                {"inner": {"causal": True}}, {"inner": {"target_layer_ids": [0, "x"]}}, {"inner": {"target_layer_ids": [99]}},
+                                {"inner": {"target_layer_ids": []}}, {"inner": {"block_size": 1}}, {"inner": {"block_size": 10**9}},
+                                {"inner": {"mask_token_id": 99}}, {"inner": {"conv_group_size": 3}}, {"inner": {"selector_top_k": 0}},
+                                {"inner": {"selector_rank": -1}}, {"hidden_size": 16}, {"vocab_size": 9}, {"num_hidden_layers": 0},
+                                {"num_target_layers": 7}, {"hidden_act": "relu"}, {"attention_bias": True}, {"rope_scaling": {"type": "yarn"}},
+                                {"rope_parameters": {"rope_theta": "x"}}, {"rope_theta": -1}, {"head_dim": 3}, {"head_dim": None},
+                                {"num_attention_heads": 0}, {"num_key_value_heads": 3}, {"intermediate_size": 0}, {"rms_norm_eps": 0},
+                                {"final_logit_softcapping": 30.0}, {"embedding_multiplier": 2.0, "logits_scaling": 0.5}, {"dflash_config": 1},
+                                {"architectures": ["Llama"], "dflash_config": None}, {"architectures": [1, "DSparkDraftModel"]})):
+        yield f"drafter_odd_{i}", drafter(**change)
+
+
+def gguf_configs():
+    def u32(value):
+        return 4, struct.pack("<I", value)
+
+    def f32(value):
+        return 6, struct.pack("<f", value)
+
+    def i32s(values):
+        return 9, array(5, len(values), struct.pack(f"<{len(values)}i", *values))
+
+    def texts(values):
+        return 9, array(8, len(values), b"".join(map(text, values)))
+
+    def trunk(architecture, **changes):
+        keys = {"block_count": u32(1), "embedding_length": u32(8), "context_length": u32(64), "attention.layer_norm_rms_epsilon": f32(1e-6),
+                "attention.head_count": u32(2), "attention.head_count_kv": u32(1), "attention.key_length": u32(4), "attention.value_length": u32(4),
+                "ssm.conv_kernel": u32(2), "ssm.state_size": u32(4), "ssm.group_count": u32(1), "ssm.time_step_rank": u32(2), "ssm.inner_size": u32(8),
+                "feed_forward_length": u32(4), "expert_count": u32(2), "expert_used_count": u32(1), "expert_feed_forward_length": u32(4),
+                "expert_shared_feed_forward_length": u32(4), "rope.freq_base": f32(1e7), "rope.dimension_count": u32(2),
+                "rope.dimension_sections": i32s([1, 0, 0, 0])}
+        keys.update({key.replace("__", "."): value for key, value in changes.items()})
+        values = [("general.architecture", 8, text(architecture))]
+        values += [(f"{architecture}.{key}", *value) for key, value in keys.items() if value]
+        values += [("tokenizer.ggml.eos_token_id", *u32(3)), ("tokenizer.ggml.eot_token_id", *u32(9)),
+                   ("tokenizer.ggml.tokens", *texts(["a", "<|endoftext|>", "<|im_end|>", "x"]))]
+        infos = [("token_embd.weight", [8, 4], 0, 0), ("output_norm.weight", [8], 0, 128), ("fc.weight", [8, 8], 0, 160)]
+        return gguf_file(values, infos, bytes(160 + 256))
+
+    for architecture in ("qwen35", "qwen35moe", "qwen3next", "llama", "dflash"):
+        yield architecture, trunk(architecture)
+    block = {"block_count": u32(2), "block_size": u32(4), "target_layers": i32s([0, 2]), "attention.sliding_window": u32(8), "selector_rank": u32(2),
+             "attention.sliding_window_pattern": (9, array(7, 2, b"\1\0")), "attention.causal": (7, b"\1"), "conv_kernel_size": u32(2),
+             "conv_group_size": u32(2), "final_logit_softcapping": f32(30.0), "sample_from_anchor": (7, b"\1")}
+    least = (9, array(11, 1, struct.pack("<q", -2**63)))
+    for i, change in enumerate(({}, {"target_layers": least}, {"target_layers": (8, text("x"))}, {"target_layers": None}, {"attention.sliding_window_pattern": u32(2)},
+                                {"attention.sliding_window_pattern": (9, array(7, 1, b"\1"))}, {"attention.causal": None}, {"block_size": u32(0)})):
+        yield f"block_{i}", trunk("dflash", **{**block, **change})
+    for i, change in enumerate(({"rope__scaling__type": (8, text("yarn")), "rope__scaling__factor": f32(4.0)}, {"rope__scaling__type": (8, text("none"))},
+                                {"rope__scaling__type": (8, text("linear"))}, {"rope__dimension_sections": i32s([2**30, 2**30, 2**30])},
+                                {"rope__dimension_sections": i32s([-1, 0, 0])}, {"rope__dimension_count": u32(1)}, {"rope__dimension_count": u32(8)},
+                                {"rope__freq_base": f32(0.0)}, {"block_count": u32(0)}, {"block_count": u32(4), "nextn_predict_layers": u32(1)},
+                                {"full_attention_interval": u32(0)}, {"attention__recurrent_layers": (9, array(7, 1, b"\1"))},
+                                {"attention__value_length": u32(5)}, {"ssm__inner_size": u32(7)}, {"attention__head_count": i32s([0, 2])},
+                                {"attention__head_count": (8, text("x"))}, {"attention__layer_norm_rms_epsilon": (8, text("x"))},
+                                {"embedding_length": None}, {"attention__key_length": u32(0)}, {"rope__freq_base": None})):
+        yield f"odd_{i}", trunk("qwen35", **change)
+    yield "no_architecture", gguf_file([("general.name", 8, text("x"))])
+    yield "no_embedding", gguf_file([("general.architecture", 8, text("qwen35"))])
+
+
+def configs():
+    for name, config in json_configs():
+        yield name, json.dumps(config).encode() + b"\0" + b'{"eos_token_id": [1, 2, 2]}'
+    for name, body in gguf_configs():
+        yield "gguf_" + name, body
+
+
 def main():
     if len(sys.argv) != 2:
         sys.exit(__doc__)
-    folder = pathlib.Path(sys.argv[1]) / "gguf_export"
-    folder.mkdir(parents=True, exist_ok=True)
-    count = 0
-    for name, body in seeds():
-        (folder / name).write_bytes(body)
-        count += 1
-    print(f"gguf_export: {count} seeds in {folder}")
+    for fuzzer, made in (("gguf_export", seeds()), ("config", configs())):
+        folder = pathlib.Path(sys.argv[1]) / fuzzer
+        folder.mkdir(parents=True, exist_ok=True)
+        count = 0
+        for name, body in made:
+            (folder / name).write_bytes(body)
+            count += 1
+        print(f"{fuzzer}: {count} seeds in {folder}")
 
 
 if __name__ == "__main__":

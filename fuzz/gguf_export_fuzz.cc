@@ -1,7 +1,6 @@
 // The export's readers of configurations and tokenizers: a folder whose JSON files hold the fuzzer's bytes beside one
 // small real weight file. Input: config.json, 0x00, tokenizer.json, 0x00, tokenizer_config.json.
-#include <unistd.h>
-
+// Covers: src/model/gguf_export_tokenizer.cc src/model/gguf_export_plan.cc
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -9,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "fuzz/temporary_folder.h"
 #include "model/gguf_export_plan.h"
 
 namespace {
@@ -53,15 +53,16 @@ void write_weights(const fs::path& path) {
   file << header << std::string(static_cast<size_t>(offset), '\0');
 }
 
+// Inside a folder of its own, so that what is looked up around a bundle is nothing.
 const fs::path& folder() {
-  static const fs::path path = [] {
-    const fs::path made = fs::temp_directory_path() / ("foretoken-fuzz-export-" + std::to_string(::getpid()));
+  static const foretoken::TemporaryFolder around("export");
+  static const fs::path bundle = [] {
+    const fs::path made = around.path() / "bundle";
     fs::create_directories(made);
     write_weights(made / "model.safetensors");
-    std::atexit([] { fs::remove_all(folder()); });
     return made;
   }();
-  return path;
+  return bundle;
 }
 
 }  // namespace

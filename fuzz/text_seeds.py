@@ -201,8 +201,47 @@ def chat_template():
         "{% macro m(a,b=1) %}{{ a }}{{ varargs }}{{ kwargs }}{{ caller() if caller }}{% endmacro %}"
         "{% call(x) m(1,2,3,z=4) %}c{% endcall %}{{ m(caller=m) }}{{ m.name }}",
     ]
+    more += ["{{ {true: 1, 2.5: 2, 2.0: 4, (1, (2, 'a')): 3, none: 5} }}", "{{ {(1, (2,)): 1}[(1, (2,))] }}", "{{ {[1]: 2} }}", "{{ {([1],): 2} }}"]
+    for value in ("true", "1.5", "s.upper", "range", "none", "x", "(1,)", "l", "d", "m", "ns"):
+        more.append("{% macro m() %}{% endmacro %}{% set ns = namespace() %}{{ 'a' + " + value + " }}")
+        more.append("{% macro m() %}{% endmacro %}{% set ns = namespace() %}{{ [] < " + value + " }}{{ " + value + "() }}")
+    more.append("{% for y in l %}{{ 'a' + loop }}{% endfor %}")
     for i, source in enumerate(more):
         yield f"more_{i}", source.encode()
+    named = [{"name": "tools", "template": "t"}, {"name": "default", "template": "{{ messages|length }}"}]
+    configs = [{"chat_template": "{{ s }}"}, {"chat_template": named}, {"chat_template": named[:1]}, {"chat_template": None},
+               {"chat_template": 1}, {"chat_template": [1, {"name": "default"}, {"name": "default", "template": 2}]}, {}, []]
+    for i, config in enumerate(configs):
+        yield f"config_{i}", b"#config\n" + json.dumps(config).encode()
+    yield "config_text", b"#config\n{"
+    source = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}{{ tools|tojson if tools }}{{ enable_thinking }}{{ bos_token }}"
+    contexts = [{"messages": [{"role": "user", "content": "hé"}], "tools": [], "extra": {"a": [1, -1, 2**63, 1.5, None, True]}, "thinking": True},
+                {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}]}], "thinking": False},
+                {"messages": {}}, {"messages": [], "tools": 1}, {"messages": [], "extra": []}, {"messages": [1]}, []]
+    for i, context in enumerate(contexts):
+        yield f"context_{i}", b"#context\n" + json.dumps(context).encode() + b"\n" + source.encode()
+
+
+def pretokenizer():
+    rng = random.Random(2)
+    parts = ["a", "Word", " ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u2003", "1", "42", "\u0663", "\u00bd", "'s", "'LL", "'\u017f", "'re", "'x", "'", "...", " !?",
+             "_", "\u00e9", "e\u0301", "\u0928\u094d", "\u65e5\u672c", "\U0001f600", "\u200d", "\u00ad", "-\n\n", "<|im_end|>", "\x00", "\x7f"]
+    for i in range(60):
+        yield f"mix_{i}", "".join(rng.choice(parts) for _ in range(rng.randint(1, 14))).encode()
+    for i, broken in enumerate([b"a\xff b", b"\xe2\x82 ", b"\xed\xa0\x80x", b"\xf4\x90\x80\x80"]):
+        yield f"broken_{i}", broken
+    patterns = [r"/\p{L}+/\d", r"/\s+", r"/x*", r"/(?=a)|b", r"/((", r"/[", r"/(?i:'s)|\p{N}{1,3}|\s+(?!\S)", r"//", r"/(a+)+$", r"/(?:a|aa)+b",
+                r"/(?<n>a)\k<n>/b/c/d", r"/(*UTF)a", r"/\C", "/\u00e9+"]
+    for i, pattern in enumerate(patterns):
+        yield f"pattern_{i}", pattern.encode() + b"\n" + "aab 12 h\u00e9\u00e9 aaaaaaaa\n".encode()
+    # More nesting than the compiled matcher's stack takes, and more steps than a match may have.
+    yield "deep", r"/(?:(x)|(y)|(a))*b".encode() + b"\n" + b"a" * 20000
+    yield "steps", rb"/(?:a?){40}a{40}$" + b"\n" + b"a" * 60 + b"b"
+    # The alphabet of bytes: all spellings, and characters that are none.
+    yield "spellings", "".join(chr(c) for c in [*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324)]).encode()
+    yield "no_spelling", "a\u0144".encode()
+    yield "all_bytes", bytes(range(256))
+    yield "empty", b""
 
 
 def detokenizer():
@@ -228,7 +267,7 @@ def detokenizer():
         yield f"mix_{i}", stops + b"\n" + b"".join(rng.choice(parts) for _ in range(rng.randint(0, 12)))
 
 
-FUZZERS = {"tokenizer_json": tokenizer_json, "chat_template": chat_template, "detokenizer": detokenizer}
+FUZZERS = {"tokenizer_json": tokenizer_json, "chat_template": chat_template, "detokenizer": detokenizer, "pretokenizer": pretokenizer}
 
 
 def main():

@@ -1,6 +1,7 @@
 // tokenizer.json, tokenizer_config.json and GGUF vocabularies as foreign bytes: whatever loads must encode and decode
 // without losing text. The input is the JSON, then an optional line "\n#config\n" with the configuration; inputs that
 // start with "GGUF\n" are a vocabulary, one token a line, its type first.
+// Covers: src/text/tokenizer_load.cc src/text/tokenizer.cc src/text/bpe.cc
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -14,8 +15,18 @@ using namespace foretoken;
 
 namespace {
 
+// Long enough for the encoder to remember words.
+const std::string& long_text() {
+  static const std::string text = [] {
+    std::string t;
+    for (int i = 0; t.size() < 1100; ++i) t += " word" + std::to_string(i % 40) + " Hello \u00e9t\u00e9";
+    return t;
+  }();
+  return text;
+}
+
 void use(const Tokenizer& tokenizer) {
-  static constexpr std::string_view kTexts[] = {"", "a", "Hello <|im_end|> wörld e\u0301\n\n  x",
+  static const std::string_view kTexts[] = {long_text(), "x \u00a0 <think> \t y", "", "a", "Hello <|im_end|> wörld e\u0301\n\n  x",
                                                 "<think>\xff\xc3</think>   ",
                                                 "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"};
   for (const std::string_view text : kTexts) {

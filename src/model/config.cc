@@ -259,7 +259,10 @@ Result<ModelConfig> from_gguf(const Bundle& bundle) {
   rope.theta = g.number("rope.freq_base", 1e7);
   rope.rotary_dim = bounded(g.integer("rope.dimension_count", 64));
   if (const GgufValue* sections = g.find("rope.dimension_sections"); sections && sections->as_ints() && c.family != Family::kQwen3Next)
-    for (int64_t s : *sections->as_ints()) rope.sections.push_back(bounded(s));
+    for (int64_t s : *sections->as_ints()) {
+      if (s < 0 || s > 4096) return bad(bundle, "rope.dimension_sections must hold small numbers");
+      rope.sections.push_back(static_cast<int>(s));
+    }
   if (const GgufValue* type = g.find("rope.scaling.type"); type && type->as_text()) {
     if (*type->as_text() == "yarn") {
       rope.yarn_factor = g.number("rope.scaling.factor");

@@ -190,7 +190,7 @@ Result<Declared> read_gguf(const Bundle& bundle, const ModelConfig& target, Dfla
   if (const GgufValue* taps = g.find("target_layers")) {
     if (!taps->as_ints() || taps->as_ints()->size() > kMaxTaps) return bad(bundle, "GGUF key dflash.target_layers must be an array of integers");
     d.taps = *taps->as_ints();
-    for (int64_t& tap : *d.taps) --tap;  // the file names the layer whose input is tapped
+    for (int64_t& tap : *d.taps) tap = int64_t{bounded(tap)} - 1;  // the file names the layer whose input is tapped
   }
   c.conv_taps = bounded(g.integer("conv_kernel_size", 0));
   c.conv_group = bounded(g.integer("conv_group_size", 0));

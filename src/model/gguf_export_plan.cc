@@ -568,11 +568,21 @@ class DrafterPlanner {
     TRY(d_.status());
     TRY(tensors());
     folder_.note_unused();
-    return {};
+    return tokenizer();
   }
 
  private:
   ExportPlan& plan() { return folder_.plan(); }
+
+  // A drafter has its target's tokenizer. Programs that ask a tokenizer for the mask token find it where the drafter lies in its
+  // target's folder.
+  Status tokenizer() {
+    const auto around = Bundle::open(folder_.bundle().path() / "..");
+    if (around && around->format() == BundleFormat::kSafetensors && around->side_file("tokenizer.json"))
+      return plan_tokenizer(*around, vocab_, plan());
+    plan().set("tokenizer.ggml.model", GgufValue::text("none"));
+    return {};
+  }
   void set(const std::string& key, GgufValue value) { plan().set("dflash." + key, std::move(value)); }
   void set_u32(const std::string& key, int64_t value) { set(key, GgufValue::u32(static_cast<uint32_t>(value))); }
 
@@ -634,7 +644,6 @@ class DrafterPlanner {
     set_factor("embedding_scale", "input_embedding_scale", 1);
     set_factor("logit_scale", "output_multiplier", 1);
     set_factor("final_logit_softcapping", "final_logit_softcapping", 0);
-    plan().set("tokenizer.ggml.model", GgufValue::text("none"));
     plan().set("tokenizer.ggml.mask_token_id", GgufValue::u32(static_cast<uint32_t>(d_.integer("mask_token_id"))));
   }
 

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "numerics/dtype.h"
+#include "support/shared.h"
 
 namespace foretoken {
 namespace {
@@ -611,6 +612,7 @@ TEST_F(GgufExport, Drafter) {
   EXPECT_EQ(integer(b, "dflash.block_size"), 8);
   EXPECT_EQ(integer(b, "dflash.selector_top_k"), 4);
   EXPECT_EQ(integer(b, "tokenizer.ggml.mask_token_id"), 9);
+  EXPECT_EQ(m.at("tokenizer.ggml.model").as_text(), "none");
   const Bundle packed = exported("Q4_K", "packed.gguf");
   EXPECT_EQ(packed.find("selector_predecessor.weight")->format, QuantFormat::kQ8_0);
   EXPECT_EQ(packed.find("fc.weight")->format, QuantFormat::kQ4_K);
@@ -697,16 +699,18 @@ TEST_F(GgufExport, Progress) {
 
 // The real small models export whole, with nothing left out, where they are present.
 TEST_F(GgufExport, DemoModels) {
-  const fs::path models = fs::path(FORETOKEN_SOURCE_DIR) / "../shared/models";
-  if (!fs::exists(models / "demo-moe/config.json")) GTEST_SKIP() << "../shared/models is not here";
+  FORETOKEN_NEEDS_SHARED("models");
   for (const char* name : {"demo-moe", "demo-moe/dflash2"}) {
-    const auto report = run("Q8_0", out("demo.gguf"), models / name);
+    const auto report = run("Q8_0", out("demo.gguf"), test::shared_dir() / "models" / name);
     ASSERT_TRUE(report.ok()) << report.error().message;
     EXPECT_TRUE(report->notes.empty()) << report->notes[0];
     const auto b = Bundle::open(out("demo.gguf"));
     ASSERT_TRUE(b.ok());
     EXPECT_GT(b->tensors().size(), 50u);
     EXPECT_LT(report->bits_per_weight(), 8.7);
+    // A drafter in its target's folder has the target's tokenizer.
+    EXPECT_EQ(b->metadata().at("tokenizer.ggml.model").as_text(), "gpt2") << name;
+    EXPECT_EQ(b->metadata().at("tokenizer.ggml.tokens").as_texts()->size(), 8192u) << name;
   }
 }
 
