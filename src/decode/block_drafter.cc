@@ -19,6 +19,7 @@ class BlockDrafter final : public Drafter {
 
   Route route() const override { return Route::kBlock; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return model_.config().slots(model_.config().block_size); }
   int backlog() const override { return waiting_; }
 
   void restart(std::span<const TokenId> history) override {
@@ -53,7 +54,11 @@ class BlockDrafter final : public Drafter {
     work_off();
     CHECK(request.position == lane_->end() + 1);
     if (lane_->first() == lane_->end()) return;  // nothing to condition on yet
-    const DflashBlock block{.lane = lane_.get(), .anchor = request.anchor, .rows = model_.config().block_size};
+    // As many rows as are of use: the first guesses of a short block are as good as those of a long one, and cost less.
+    const DflashConfig& config = model_.config();
+    int rows = config.min_rows();
+    while (rows < config.block_size && config.slots(rows) < request.depth) ++rows;
+    const DflashBlock block{.lane = lane_.get(), .anchor = request.anchor, .rows = rows};
     const DflashDraft& lattice = model_.draft({&block, 1})[0];
     expand(lattice, request, draft);
   }

@@ -183,10 +183,13 @@ void RouteStatistics::observe_outcome(float accepted_nodes, float predicted_node
 
 // ---- Choices
 
-Controller::Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const Route> routes)
+Controller::Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const RouteOffer> offers)
     : memory_(memory), options_(options), calibration_(memory.calibration) {
-  for (const Route route : routes) allowed_[static_cast<size_t>(route)] = true;
-  pinned_ = routes.size() == 1 && options.width > 0;
+  for (const RouteOffer& offer : offers) {
+    allowed_[static_cast<size_t>(offer.route)] = true;
+    deepest_[static_cast<size_t>(offer.route)] = offer.deepest;
+  }
+  pinned_ = offers.size() == 1 && options.width > 0;
 }
 
 // All the answer's tokens have to be made, so what a token saved now is worth is what a token costs hereabouts, under the best plan for
@@ -199,7 +202,7 @@ double Controller::rate_here(const CycleLimits& limits) const {
     const auto values = expected_values(route);
     const int most = std::min({limits.nodes, kMaxNodes, 2 * memory_.largest_verified(limits.context) + 1});
     for (int n = 1; n <= most; ++n) {
-      const double draft = memory_.draft_seconds(route, std::min(n, kMtpDepth), limits.context);
+      const double draft = memory_.draft_seconds(route, std::min(n, deepest(route)), limits.context);
       best = std::max(best, (1 + values[static_cast<size_t>(n)]) / (draft + memory_.verify_seconds(1 + n, limits.context)));
     }
   }
@@ -247,7 +250,7 @@ Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits
   const auto values = expected_values(route);
   const bool tried = memory_.routes[static_cast<size_t>(route)].drafts > 0;
   Candidate best{true, route, 0, 0, -1e300};
-  const int deepest = std::min(limits.depth, route == Route::kMtp ? kMtpDepth : kMaxNodes);
+  const int deepest = std::min(limits.depth, this->deepest(route));
   const int most = std::min({limits.nodes, kMaxNodes, 2 * memory_.largest_verified(limits.context) + 1, tried ? kMaxNodes : 3});
   for (int n = 1; n <= most; ++n) {
     double value = values[static_cast<size_t>(n)];
@@ -306,7 +309,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   if (!best.model) return plan;
   plan.model = true;
   plan.route = best.route;
-  plan.depth = std::min(limits.depth, best.route == Route::kMtp ? std::max(1, best.depth) : limits.depth);
+  plan.depth = std::min(limits.depth, std::max(1, best.depth));
   plan.nodes = trees() ? within.nodes : std::min(within.nodes, plan.depth);
   plan.tree = trees();
   const double row = (memory_.verify_seconds(9, limits.context) - plain) / 8;

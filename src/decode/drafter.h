@@ -48,6 +48,8 @@ class Drafter {
   virtual ~Drafter() = default;
   virtual Route route() const = 0;
   virtual const DrafterNeeds& needs() const = 0;
+  // Deepest branch it can propose.
+  virtual int deepest() const = 0;
 
   // Forgets everything. The lane holds `history` already, of which no rows are known: a window that is missing fills as new tokens
   // commit.

@@ -2,6 +2,7 @@
 // the first guess, and further guesses feed the head's own output back. Entries made from guesses are truncated before true ones come.
 #include <algorithm>
 
+#include "decode/controller.h"
 #include "decode/drafter.h"
 #include "decode/rows.h"
 
@@ -18,6 +19,7 @@ class MtpDrafter final : public Drafter {
 
   Route route() const override { return Route::kMtp; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return kMtpDepth; }
   int backlog() const override { return static_cast<int>(inputs_.size()); }
 
   void restart(std::span<const TokenId> history) override {

@@ -65,7 +65,7 @@ void DflashDraft::greedy_walk(std::vector<int>& path) const {
 Result<std::unique_ptr<DflashModel>> DflashModel::load(const Bundle& bundle, const ModelConfig& target, const Weights& trunk,
                                                        Backend& backend, const DflashOptions& options) {
   ASSIGN_OR_RETURN(DflashConfig config, DflashConfig::from_bundle(bundle, target));
-  ASSIGN_OR_RETURN(DflashWeights weights, DflashWeights::load(bundle, config, backend, options.quantize));
+  ASSIGN_OR_RETURN(DflashWeights weights, DflashWeights::load(bundle, config, backend, options.weights));
   return std::unique_ptr<DflashModel>(
       new DflashModel(target, trunk, backend, options, std::move(config), std::move(weights)));
 }

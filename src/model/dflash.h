@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,7 +16,7 @@
 namespace foretoken {
 
 struct DflashOptions {
-  bool quantize = false;                 // matrices to Q8_0 at load when they are stored as floats
+  std::optional<QuantFormat> weights;    // matrices that are stored larger become this at load
   KvFormat kv_format = KvFormat::kBF16;  // of the context K/V
 };
 

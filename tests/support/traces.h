@@ -65,7 +65,8 @@ struct Costs {
   std::string name;
   double row = 0.05;    // one more row
   double mtp = 0.2;     // one step of the head
-  double block = 0.8;   // one block
+  double block = 0.8;   // one whole block
+  double fixed = 0.45;  // the part of it that does not depend on its rows
   double noise = 0.0;   // relative
 };
 
@@ -76,6 +77,7 @@ class RecordedDrafter final : public Drafter {
       : trace_(trace), route_(route), costs_(costs), clock_(clock) {}
   Route route() const override { return route_; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return kMtpDepth; }
   void restart(std::span<const TokenId>) override {}
   void observe(const Committed&) override {}
   void propose(const DraftRequest& request, Draft& draft) override {
@@ -101,7 +103,9 @@ class RecordedDrafter final : public Drafter {
       place[i] = draft.add(n.token, parent, n.probability, n.rank);
       if (n.rank == 0) steps = std::max(steps, depth[i]);
     }
-    clock_.advance(route_ == Route::kMtp ? costs_.mtp * std::min(request.depth, steps + cut) : costs_.block);
+    const double rows = (1 + std::min(request.depth, kMtpDepth)) / (1.0 + kMtpDepth);
+    clock_.advance(route_ == Route::kMtp ? costs_.mtp * std::min(request.depth, steps + cut)
+                                         : costs_.block * (costs_.fixed + (1 - costs_.fixed) * rows));
   }
 
  private:
