@@ -32,6 +32,8 @@ void add_common_options(CLI::App& command, CommonOptions& o) {
   command.add_option("--numerics", o.numerics, "exact (the default and the promise) or fast")
       ->check(CLI::IsMember({"exact", "fast"}))->capture_default_str();
   command.add_option("--draft-model", o.draft_model, "Folder or file of a drafter for this model");
+  command.add_option("--draft-weights", o.draft_weights, "Weights of a block drafter: auto (floats become q8_0), stored, q8_0, q6_k, q5_k, q4_k or iq4_xs")
+      ->capture_default_str();
   command.add_option("--log-level", o.log_level, "quiet, info or debug")
       ->check(CLI::IsMember({"quiet", "info", "debug"}))->capture_default_str();
   command.add_flag("--json", o.json, "Print the result as JSON");

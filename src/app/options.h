@@ -24,6 +24,7 @@ struct CommonOptions {
   std::string kv_format = "bf16";
   std::string numerics = "exact";
   std::string draft_model;
+  std::string draft_weights = "auto";
   std::string log_level = "info";
   bool json = false;
 

@@ -167,6 +167,7 @@ class Controller {
   float ease_ = 1;  // exponent on acceptances: below 1 where the text is easier than what the memory averages
 
   double rate_ = 0;                  // tokens per second, as of this cycle's plan
+  double recent_tokens_ = 0, recent_seconds_ = 0;  // decayed sums over the last cycles
   double credit_ = 0;                // seconds that may still be lost against plain decoding
   bool has_credit_ = false;
   int64_t cycle_ = 0, last_plain_ = 0;

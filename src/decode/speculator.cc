@@ -3,6 +3,7 @@
 #include "decode/speculator.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 namespace foretoken {
@@ -88,6 +89,40 @@ void Speculator::restart(std::span<const TokenId> history) {
 
 void Speculator::observe(const Committed& committed) {
   for (const auto& d : drafters_) d->observe(committed);
+}
+
+namespace {
+
+// One drafter's part: its route and its size, then its bytes.
+struct PartHeader {
+  uint64_t route = 0, size = 0;
+};
+
+}  // namespace
+
+std::vector<std::byte> Speculator::save() {
+  std::vector<std::byte> all;
+  for (const auto& d : drafters_) {
+    const std::vector<std::byte> part = d->save();
+    const PartHeader header{static_cast<uint64_t>(d->route()), part.size()};
+    const auto* bytes = reinterpret_cast<const std::byte*>(&header);
+    all.insert(all.end(), bytes, bytes + sizeof header);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+void Speculator::restore(std::span<const TokenId> history, std::span<const std::byte> saved) {
+  std::array<std::span<const std::byte>, kRoutes> parts{};
+  while (saved.size() >= sizeof(PartHeader)) {
+    PartHeader header;
+    std::memcpy(&header, saved.data(), sizeof header);
+    saved = saved.subspan(sizeof header);
+    if (header.route >= kRoutes || header.size > saved.size()) break;
+    parts[header.route] = saved.first(header.size);
+    saved = saved.subspan(header.size);
+  }
+  for (const auto& d : drafters_) d->restore(history, parts[static_cast<size_t>(d->route())]);
 }
 
 Drafter* Speculator::drafter(Route route) const {
