@@ -1,7 +1,9 @@
 // What drafting costs: one MTP step, one block of a block drafter and the fusion of context, against one plain target token, on a
 // trained bundle. Interleaved rounds, medians; prints the machine's backend, shapes and the share of a plain token.
 //
-//   draft_bench FOLDER [THREADS] [CONTEXT] [ROUNDS]      FOLDER holds a model with an MTP head and dflash2/
+//   draft_bench FOLDER [THREADS] [CONTEXT] [ROUNDS] [FORMAT] [STEP]      FOLDER holds a model with an MTP head and dflash2/
+//
+// FORMAT: what the drafter's matrices are re-encoded in for the second figure (default q8_0). With STEP only the steps whose name contains it run, for a profiler.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -33,7 +35,7 @@ double median(std::vector<double> values) {
 
 int run(int argc, char** argv) {
   if (argc < 2) {
-    fmt::print(stderr, "usage: draft_bench FOLDER [THREADS] [CONTEXT] [ROUNDS]\n");
+    fmt::print(stderr, "usage: draft_bench FOLDER [THREADS] [CONTEXT] [ROUNDS] [FORMAT] [STEP]\n");
     return 2;
   }
   const std::filesystem::path folder = argv[1];
@@ -48,7 +50,8 @@ int run(int argc, char** argv) {
   TargetModel target(config, weights, *backend, {});
   MtpHead head(config, weights, mtp_weights, *backend, {});
   const auto plain = require(DflashModel::load(drafter_bundle, config, weights, *backend, {}));
-  const auto small = require(DflashModel::load(drafter_bundle, config, weights, *backend, {.quantize = true}));
+  const QuantFormat format = format_from_name(argc > 5 ? argv[5] : "q8_0").value();
+  const auto small = require(DflashModel::load(drafter_bundle, config, weights, *backend, {.weights = format}));
   const DflashConfig& shape = plain->config();
 
   // A context of `context` pseudo-random tokens in every lane.
@@ -112,7 +115,8 @@ int run(int argc, char** argv) {
     const DflashContext entry{&of, all};
     model.extend(features, {&entry, 1});
   };
-  const std::vector<std::pair<std::string, std::function<void()>>> steps = {
+  const std::string small_name = argc > 5 ? argv[5] : "q8_0";
+  std::vector<std::pair<std::string, std::function<void()>>> steps = {
       {"target, 1 row", [&] { target_rows(1); }},
       {"target, 4 rows", [&] { target_rows(4); }},
       {"target, 8 rows", [&] { target_rows(8); }},
@@ -120,11 +124,12 @@ int run(int argc, char** argv) {
       {"MTP, 4 pairs, logits of the last", [&] { mtp_rows(4); }},
       {fmt::format("block of {} rows", shape.block_size), [&] { block(*plain, *block_lane, shape.block_size); }},
       {"block of 4 rows", [&] { block(*plain, *block_lane, 4); }},
-      {fmt::format("block of {} rows, Q8_0", shape.block_size), [&] { block(*small, *small_lane, shape.block_size); }},
+      {fmt::format("block of {} rows, {}", shape.block_size, small_name), [&] { block(*small, *small_lane, shape.block_size); }},
       {"context of 1 token", [&] { extend(*plain, *block_lane, 1); }},
       {"context of 4 tokens", [&] { extend(*plain, *block_lane, 4); }},
-      {"context of 4 tokens, Q8_0", [&] { extend(*small, *small_lane, 4); }},
+      {fmt::format("context of 4 tokens, {}", small_name), [&] { extend(*small, *small_lane, 4); }},
   };
+  if (argc > 6) std::erase_if(steps, [&](const auto& step) { return step.first.find(argv[6]) == std::string::npos; });
   const SteadyClock clock;
   std::vector<std::vector<double>> seconds(steps.size());
   for (int round = 0; round < rounds + 3; ++round)
@@ -135,8 +140,8 @@ int run(int argc, char** argv) {
     }
   const BackendInfo info = backend->info();
   fmt::print("{} · {} {} · context {} · {} rounds\n", folder.string(), info.name, info.detail, context, rounds);
-  fmt::print("drafter {}, {:.1f} MB packed, {:.1f} MB as Q8_0\n", drafter_kind_name(shape.kind), static_cast<double>(plain->packed_bytes()) / 1e6,
-             static_cast<double>(small->packed_bytes()) / 1e6);
+  fmt::print("drafter {}, {:.1f} MB packed, {:.1f} MB as {}\n", drafter_kind_name(shape.kind),
+             static_cast<double>(plain->packed_bytes()) / 1e6, static_cast<double>(small->packed_bytes()) / 1e6, small_name);
   const double token = median(seconds[0]);
   for (size_t i = 0; i < steps.size(); ++i)
     fmt::print("{:36} {:8.1f} us  fastest {:8.1f}  {:5.2f} of a plain token\n", steps[i].first, median(seconds[i]) * 1e6,

@@ -8,9 +8,7 @@
 #include <cmath>
 #include <map>
 
-#include "app/loaded_model.h"
-#include "app/prompt.h"
-#include "base/json.h"
+#include "cohort.h"
 #include "decode/generation.h"
 
 namespace foretoken {
@@ -22,7 +20,7 @@ double median(std::vector<double> values) {
 }
 
 struct Options {
-  std::string model = "models/demo-dense", drafter, cohort = "bench/cohort.json", kv = "bf16", arms = "auto,mtp chain 3,dflash chain 7,dflash live 7,dflash tree 16,copy chain 7";
+  std::string model = "models/demo-dense", drafter, rates, cohort = "bench/cohort.json", kv = "bf16", arms = "auto,mtp chain 3,dflash chain 7,dflash live 7,dflash tree 16,copy chain 7";
   int tokens = 160, rounds = 5, threads = 0;
   double temperature = 0;
 };
@@ -31,18 +29,20 @@ struct Arm {
   std::string name;
   std::vector<Route> routes;
   SpeculationOptions options;
+  bool wrong = false;
 };
 
-// "auto", or "ROUTE MODE WIDTH".
+// "auto", "wrong" (auto over drafters that are always wrong), or "ROUTE MODE WIDTH".
 Result<Arm> parse_arm(const std::string& text) {
   Arm arm{.name = text};
-  if (text == "auto") {
+  if (text == "auto" || text == "wrong") {
+    arm.wrong = text == "wrong";
     arm.routes = {Route::kBlock, Route::kMtp, Route::kCopy};
     return arm;
   }
   char route[16], mode[16];
   if (std::sscanf(text.c_str(), "%15s %15s %d", route, mode, &arm.options.width) != 3)
-    return Error{ErrorCode::kUsage, fmt::format("an arm is auto or \"ROUTE MODE WIDTH\", not \"{}\"", text)};
+    return Error{ErrorCode::kUsage, fmt::format("an arm is auto, wrong or \"ROUTE MODE WIDTH\", not \"{}\"", text)};
   ASSIGN_OR_RETURN(arm.options.verify, parse_verify_mode(mode));
   const std::string name = route;
   if (name == "copy") arm.routes = {Route::kCopy};
@@ -52,9 +52,24 @@ Result<Arm> parse_arm(const std::string& text) {
   return arm;
 }
 
-struct Prompt {
-  std::string kind;
-  std::vector<TokenId> ids;
+// Takes another drafter's proposals and bends every token: as sure of itself, and always wrong.
+class WrongDrafter final : public Drafter {
+ public:
+  WrongDrafter(std::unique_ptr<Drafter> inner, int vocab) : inner_(std::move(inner)), vocab_(vocab) {}
+  Route route() const override { return inner_->route(); }
+  const DrafterNeeds& needs() const override { return inner_->needs(); }
+  int deepest() const override { return inner_->deepest(); }
+  void restart(std::span<const TokenId> history) override { inner_->restart(history); }
+  void observe(const Committed& committed) override { inner_->observe(committed); }
+  void propose(const DraftRequest& request, Draft& draft) override {
+    inner_->propose(request, draft);
+    for (DraftNode& n : draft.nodes) n.token = (n.token + 1) % vocab_;
+  }
+  int backlog() const override { return inner_->backlog(); }
+
+ private:
+  std::unique_ptr<Drafter> inner_;
+  int vocab_;
 };
 
 Result<int> run(const Options& o) {
@@ -63,8 +78,6 @@ Result<int> run(const Options& o) {
   ASSIGN_OR_RETURN(auto loaded, app::LoadedModel::load(common, &every));
   TargetModel& target = loaded->target();
   DraftModels& drafts = *loaded->drafts();
-  ASSIGN_OR_RETURN(const Tokenizer* tokenizer, loaded->tokenizer());
-  ASSIGN_OR_RETURN(const ChatTemplate* chat_template, loaded->chat_template());
 
   std::vector<Arm> arms;
   for (size_t begin = 0; begin <= o.arms.size();) {
@@ -73,34 +86,24 @@ Result<int> run(const Options& o) {
     arms.push_back(std::move(arm));
     begin = comma + 1;
   }
-  std::vector<Prompt> prompts;
-  ASSIGN_OR_RETURN(const std::string cohort_text, read_file(o.cohort));
-  ASSIGN_OR_RETURN(const Json cohort, parse_json(cohort_text, o.cohort));
-  for (const Json& entry : cohort) {
-    Prompt prompt{.kind = entry["class"], .ids = {}};
-    const std::string words = entry["text"];
-    if (entry["raw"].get<bool>()) {
-      ASSIGN_OR_RETURN(prompt.ids, tokenizer->encode(words));
-    } else {
-      const OrderedJson messages = {{{"role", "user"}, {"content", words}}};
-      ASSIGN_OR_RETURN(app::RenderedPrompt rendered, app::render_messages(*chat_template, *tokenizer, messages, nullptr, {.enabled = false}));
-      prompt.ids = std::move(rendered.ids);
-    }
-    prompts.push_back(std::move(prompt));
-  }
+  ASSIGN_OR_RETURN(const std::vector<bench::Prompt> prompts, bench::load_cohort(*loaded, o.cohort));
 
   const SteadyClock clock;
+  SpeculationMemory wrong_memory;
   struct Trial {
     double tokens_per_second, tokens_per_cycle;
     std::vector<TokenId> ids;
   };
-  const auto answer = [&](const Prompt& prompt, const Arm* arm) -> Result<Trial> {
+  const auto answer = [&](const bench::Prompt& prompt, const Arm* arm) -> Result<Trial> {
     auto lane = target.make_lane();
     SamplingParams sampling{.temperature = static_cast<float>(o.temperature), .seed = 11};
     if (o.temperature > 0) sampling.top_k = 20, sampling.top_p = 0.95f;
     Speculation speculation;
-    if (arm) speculation = {.drafters = drafts.make(arm->routes), .options = arm->options, .memory = &drafts.memory()};
-    Generation generation(target, *lane, {.sampling = sampling, .max_tokens = o.tokens}, clock, std::move(speculation));
+    if (arm) speculation = {.drafters = drafts.make(arm->routes), .options = arm->options, .memory = arm->wrong ? &wrong_memory : &drafts.memory()};
+    if (arm && arm->wrong)
+      for (auto& d : speculation.drafters) d = std::make_unique<WrongDrafter>(std::move(d), target.config().vocab);
+    const int64_t tokens = prompt.tokens > 0 ? prompt.tokens : o.tokens;
+    Generation generation(target, *lane, {.sampling = sampling, .max_tokens = tokens}, clock, std::move(speculation));
     TRY(generation.start(prompt.ids));
     while (!generation.finished()) TRY(generation.step());
     return Trial{static_cast<double>(generation.tokens().size() - 1) / generation.timing().decode_s, generation.counters().tokens_per_cycle(),
@@ -112,8 +115,10 @@ Result<int> run(const Options& o) {
   std::map<std::string, std::vector<double>> prompt_ratio;        // [arm]: median ratio of every prompt
   std::map<std::string, std::vector<double>> plain_rate;
   int64_t compared = 0, different = 0;
-  for (const Prompt& prompt : prompts) {
-    std::map<std::string, std::vector<double>> ratios;
+  Json rates = Json::array();
+  for (const bench::Prompt& prompt : prompts) {
+    std::map<std::string, std::vector<double>> ratios, prompt_rates;
+    std::vector<TokenId> plain_answer;
     for (int round = -1; round < o.rounds; ++round)
       for (size_t i = 0; i < arms.size(); ++i) {
         // Plain before or after the arm in alternation, so that drift falls on both.
@@ -130,8 +135,12 @@ Result<int> run(const Options& o) {
         Series& s = by_class[prompt.kind][arm.name];
         s.per_cycle.push_back(fast.tokens_per_cycle);
         s.rate.push_back(fast.tokens_per_second);
+        prompt_rates[arm.name].push_back(fast.tokens_per_second);
+        prompt_rates["plain"].push_back(plain.tokens_per_second);
+        plain_answer = plain.ids;
         plain_rate[prompt.kind].push_back(plain.tokens_per_second);
       }
+    rates.push_back({{"class", prompt.kind}, {"ids", prompt.ids}, {"rates", prompt_rates}, {"answer", plain_answer}});
     for (auto& [name, values] : ratios) {
       prompt_ratio[name].push_back(median(values));
       by_class[prompt.kind][name].ratio.push_back(median(values));
@@ -158,6 +167,7 @@ Result<int> run(const Options& o) {
   fmt::print("\n{:<16} {:>9}", "worst prompt", "");
   for (const Arm& arm : arms) fmt::print(" {:>18}", fmt::format("{:.2f}", *std::min_element(prompt_ratio[arm.name].begin(), prompt_ratio[arm.name].end())));
   fmt::print("\nidentical to plain: {} of {} answers\n", compared - different, compared);
+  if (!o.rates.empty()) TRY(write_file_atomically(o.rates, rates.dump()));
   return different == 0 ? 0 : 1;
 }
 
@@ -171,7 +181,8 @@ int main(int argc, char** argv) {
   program.add_option("--draft-model", o.drafter, "drafter (default: beside the weights)");
   program.add_option("--cohort", o.cohort, "JSON list of prompts")->capture_default_str();
   program.add_option("--kv-format", o.kv, "f32, bf16, int8")->capture_default_str();
-  program.add_option("--arms", o.arms, "comma list of auto and \"ROUTE MODE WIDTH\"")->capture_default_str();
+  program.add_option("--rates", o.rates, "write every prompt's ids, answer and rates to this JSON file");
+  program.add_option("--arms", o.arms, "comma list of auto, wrong and \"ROUTE MODE WIDTH\"")->capture_default_str();
   program.add_option("--tokens,-n", o.tokens, "longest answer")->check(CLI::PositiveNumber);
   program.add_option("--rounds", o.rounds, "measured rounds")->check(CLI::PositiveNumber);
   program.add_option("--threads,-t", o.threads, "threads (0: all)")->check(CLI::Range(0, 64));

@@ -17,7 +17,6 @@ import time
 import urllib.request
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-PROGRAM = ROOT / "build/foretoken"
 MODES = {"none": [], "draft-mtp": ["--spec-draft-n-max", "3"], "draft-dflash": ["--spec-draft-n-max", "7"], "ngram-simple": ["--spec-ngram-simple-size-n", "4", "--spec-ngram-simple-size-m", "7"]}
 
 
@@ -70,21 +69,15 @@ class Server:
             self.process.wait()
 
 
-def ours(model, drafter, ids, tokens, threads, *flags):
-    words = [PROGRAM, "run", "--json", "--model", model, "--threads", threads, "-n", tokens, "--ids", ",".join(map(str, ids)), *flags]
-    if drafter:
-        words += ["--draft-model", drafter]
-    got = json.loads(subprocess.run([str(w) for w in words], check=True, capture_output=True, text=True).stdout)
-    return got["timing"]["decode_tok_s"], got["ids"], got["speculation"]["drafted"], got["speculation"]["accepted"]
-
-
-def prompt_ids(model, entry):
-    text = entry["text"]
-    if not entry.get("raw"):  # our template renders it: both programs get the same ids
-        words = [PROGRAM, "run", "--json", "--model", model, "--thinking", "off", "-n", 1, text]
-        return json.loads(subprocess.run([str(w) for w in words], check=True, capture_output=True, text=True).stdout)["prompt_ids"]
-    words = [PROGRAM, "tokenize", "--json", "--model", model, text]
-    return json.loads(subprocess.run([str(w) for w in words], check=True, capture_output=True, text=True).stdout)["ids"]
+def ours(o):
+    """Every prompt plain and with speculation in one process: [{class, ids, answer, rates}]."""
+    with tempfile.TemporaryDirectory() as folder:
+        rates = pathlib.Path(folder) / "rates.json"
+        words = [ROOT / "build/bench/speculation_bench", "--model", o.model, "--arms", "auto", "--rounds", 1, "--tokens", o.tokens, "--threads", o.threads, "--rates", rates]
+        if o.drafter:
+            words += ["--draft-model", o.drafter]
+        subprocess.run([str(w) for w in words], cwd=ROOT, check=True, capture_output=True)  # fails when answers differ
+        return json.loads(rates.read_text())
 
 
 def main():
@@ -97,30 +90,26 @@ def main():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--json")
     o = parser.parse_args()
-    cohort = json.loads((ROOT / "bench/cohort.json").read_text())
-    prompts = [(e["class"], prompt_ids(o.model, e)) for e in cohort]
     servers = {mode: Server(o.server, o.model, mode, o.drafter, o.threads) for mode in MODES}
     arms = ["plain", "auto"] + list(MODES)
-    rates, same, drafted, accepted = {}, 0, dict.fromkeys(arms, 0), dict.fromkeys(arms, 0)
+    rates, same, drafted, accepted = {}, 0, dict.fromkeys(MODES, 0), dict.fromkeys(MODES, 0)
     try:
-        for i in range(o.rounds):
-            for p, (kind, ids) in enumerate(prompts):
-                answers = {}
-                for arm in arms if i % 2 == 0 else arms[::-1]:
-                    if arm in ("plain", "auto"):
-                        flags = ["--speculate", "off"] if arm == "plain" else []
-                        got = ours(o.model, None if arm == "plain" else o.drafter, ids, o.tokens, o.threads, *flags)
-                    elif servers[arm].problem:
+        for i in range(-1, o.rounds):  # the first warms everything up
+            prompts = ours(o)
+            for p, prompt in enumerate(prompts):
+                for arm in MODES if i % 2 == 0 else list(MODES)[::-1]:
+                    if servers[arm].problem:
                         continue
-                    else:
-                        got = servers[arm].decode(ids, o.tokens)
-                    rates.setdefault((arm, p), []).append(got[0])
-                    answers[arm] = got[1]
-                    drafted[arm] += got[2]
-                    accepted[arm] += got[3]
-                if answers["plain"] != answers["auto"]:
-                    raise SystemExit(f"prompt {p}: our answers with and without speculation differ")
-                same += i == 0 and "none" in answers and answers["none"][:len(answers["plain"])] == answers["plain"][:len(answers["none"])]
+                    rate, ids, n, n_accepted = servers[arm].decode(prompt["ids"], o.tokens)
+                    if i < 0:
+                        same += arm == "none" and ids[:len(prompt["answer"])] == prompt["answer"][:len(ids)]
+                        continue
+                    rates.setdefault((arm, p), []).append(rate)
+                    drafted[arm] += n
+                    accepted[arm] += n_accepted
+                if i >= 0:
+                    for arm in ("plain", "auto"):
+                        rates.setdefault((arm, p), []).extend(prompt["rates"][arm])
     finally:
         for server in servers.values():
             server.stop()
@@ -130,17 +119,17 @@ def main():
     print("| class | Foretoken plain | auto | " + " | ".join(f"llama.cpp {m}" for m in MODES) + " | auto over its best |")
     print("|---" * (len(arms) + 2) + "|")
     worst = []
-    for kind in sorted({k for k, _ in prompts}) + ["all"]:
-        at = [p for p, (k, _) in enumerate(prompts) if kind in (k, "all")]
+    for kind in sorted({prompt["class"] for prompt in prompts}) + ["all"]:
+        at = [p for p, prompt in enumerate(prompts) if kind in (prompt["class"], "all")]
         mean = {arm: statistics.geometric_mean(middle[arm, p] for p in at) for arm in arms if (arm, at[0]) in middle}
         best = max(v for a, v in mean.items() if a in MODES)
         if kind != "all":
             worst.append(mean["auto"] / best)
         print(f"| {kind} | " + " | ".join(f"{mean[a]:,.0f}" if a in mean else "-" for a in arms) + f" | {mean['auto'] / best:.2f} |")
     print(f"\nworst class {min(worst):.2f}; llama.cpp without speculation wrote our tokens on {same} of {len(prompts)} prompts; drafted and accepted tokens: " +
-          ", ".join(f"{a} {drafted[a]}/{accepted[a]}" for a in arms[1:]) + "".join(f"; {m}: {s.problem}" for m, s in servers.items() if s.problem))
+          ", ".join(f"{m} {drafted[m]}/{accepted[m]}" for m in MODES if not servers[m].problem) + "".join(f"; {m}: {s.problem}" for m, s in servers.items() if s.problem))
     if o.json:
-        pathlib.Path(o.json).write_text(json.dumps([{"arm": a, "prompt": p, "class": prompts[p][0], "tokens_per_second": v} for (a, p), v in rates.items()]))
+        pathlib.Path(o.json).write_text(json.dumps([{"arm": a, "prompt": p, "class": prompts[p]["class"], "tokens_per_second": v} for (a, p), v in rates.items()]))
 
 
 if __name__ == "__main__":

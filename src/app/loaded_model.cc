@@ -109,7 +109,7 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
   const TargetOptions target{.max_rows = std::max(options.prefill_chunk, TargetOptions{}.tape_rows), .kv_format = options.kv()};
   m->target_ = std::make_unique<TargetModel>(m->config_, m->weights_, *m->backend_, target);
   if (flags) {
-    ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(flags->speculate, options.draft_model));
+    ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(flags->speculate, options.draft_model, options.draft_weights));
     ASSIGN_OR_RETURN(m->speculation_.verify, parse_verify_mode(flags->verify));
     m->speculation_.width = flags->width;
     m->speculation_.live_threshold = static_cast<float>(flags->live_threshold);

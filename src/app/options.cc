@@ -79,6 +79,8 @@ void add_common_options(CLI::App& command, CommonOptions& o) {
   command.add_option("--cache-dir", o.cache_dir, "Folder of caches (default: FORETOKEN_CACHE_DIR, or foretoken in XDG_CACHE_HOME or ~/.cache)");
   command.add_option("--packed-cache", o.packed_cache, "What weights kept in the kernels' layout may take on disk, such as 32G, or off")
       ->check(check_size)->capture_default_str();
+  command.add_option("--draft-weights", o.draft_weights, "Weights of a block drafter: auto (floats become q8_0), stored, q8_0, q6_k, q5_k, q4_k or iq4_xs")
+      ->capture_default_str();
   command.add_option("--log-level", o.log_level, "quiet, info or debug")
       ->check(CLI::IsMember({"quiet", "info", "debug"}))->capture_default_str();
   command.add_flag("--json", o.json, "Print the result as JSON");

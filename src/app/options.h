@@ -27,6 +27,7 @@ struct CommonOptions {
   std::string draft_model;
   std::string cache_dir;            // empty: where the environment says
   std::string packed_cache = "32G"; // "off", or what all packed weights may take
+  std::string draft_weights = "auto";
   std::string log_level = "info";
   bool json = false;
 

@@ -1,6 +1,7 @@
 // Block diffusion as a drafter: tapped rows wait until a guess is wanted, then the context is extended and one block drafted. Its
-// lattice of candidates becomes a chain, or the best tree of the wanted size, chain first.
+// lattice of candidates becomes a chain, or the best tree of the wanted size, chain first. Several lanes go together in one block pass.
 #include <algorithm>
+#include <numeric>
 #include <queue>
 
 #include "decode/drafter.h"
@@ -9,6 +10,7 @@ namespace foretoken {
 namespace {
 
 constexpr int kMaxBacklog = 256;  // rows that wait, and rows of one extension
+constexpr int kJoinedRows = 64;   // rows that a lane of a group brings to the group's extension
 
 class BlockDrafter final : public Drafter {
  public:
@@ -19,6 +21,7 @@ class BlockDrafter final : public Drafter {
 
   Route route() const override { return Route::kBlock; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return model_.config().slots(model_.config().block_size); }
   int backlog() const override { return waiting_; }
 
   void restart(std::span<const TokenId> history) override {
@@ -49,37 +52,107 @@ class BlockDrafter final : public Drafter {
   }
 
   void propose(const DraftRequest& request, Draft& draft) override {
-    draft.by = Route::kBlock;
+    Drafter* self = this;
+    propose_group({&self, 1}, {&request, 1}, {&draft, 1});
+  }
+
+  void propose_group(std::span<Drafter* const> group, std::span<const DraftRequest> requests, std::span<Draft> drafts) override {
+    const DflashConfig& config = model_.config();
+    blocks_.clear();
+    drafted_.clear();
+    work_off(group);
+    for (size_t i = 0; i < group.size(); ++i) {
+      auto* member = static_cast<BlockDrafter*>(group[i]);
+      const DflashLane& lane = *member->lane_;
+      drafts[i].by = Route::kBlock;
+      CHECK(requests[i].position == lane.end() + 1);
+      if (lane.first() == lane.end()) continue;  // nothing to condition on yet
+      // As many rows as are of use: the first guesses of a short block are as good as those of a long one, and cost less.
+      int rows = config.min_rows();
+      while (rows < config.block_size && config.slots(rows) < requests[i].depth) ++rows;
+      blocks_.push_back({.lane = member->lane_.get(), .anchor = requests[i].anchor, .rows = rows});
+      drafted_.push_back(i);
+    }
+    if (blocks_.empty()) return;
+    const std::span<const DflashDraft> lattices = model_.draft(blocks_);
+    for (size_t b = 0; b < blocks_.size(); ++b) expand(lattices[b], requests[drafted_[b]], drafts[drafted_[b]]);
+  }
+
+  std::vector<std::byte> save() override {
     work_off();
-    CHECK(request.position == lane_->end() + 1);
-    if (lane_->first() == lane_->end()) return;  // nothing to condition on yet
-    const DflashBlock block{.lane = lane_.get(), .anchor = request.anchor, .rows = model_.config().block_size};
-    const DflashDraft& lattice = model_.draft({&block, 1})[0];
-    expand(lattice, request, draft);
+    return lane_->first() == lane_->end() ? std::vector<std::byte>{} : lane_->save();
+  }
+
+  bool restore(std::span<const TokenId> history, std::span<const std::byte> saved) override {
+    restart(history);
+    if (saved.empty()) return history.empty();
+    const bool loaded = lane_->load(saved, static_cast<int64_t>(history.size()));
+    first_waiting_ = lane_->end();
+    return loaded;
   }
 
  private:
-  void work_off() {
+  // Drops waiting rows that no later row will see, and moves the lane to where the waiting rows begin.
+  void trim() {
     if (waiting_ == 0) return;
-    if (reach_ >= 0 && waiting_ > reach_) {  // older rows are out of sight
+    if (reach_ >= 0 && waiting_ > reach_) {
       const int64_t drop = waiting_ - reach_;
       features_.erase(features_.begin(), features_.begin() + static_cast<ptrdiff_t>(drop * feature_cols_));
       first_waiting_ += drop;
       waiting_ -= static_cast<int>(drop);
     }
     if (lane_->end() != first_waiting_) lane_->restart(first_waiting_);
-    std::vector<int> rows;
-    for (int done = 0; done < waiting_;) {
-      const int count = std::min(waiting_ - done, kMaxBacklog);
-      rows.clear();
-      for (int i = 0; i < count; ++i) rows.push_back(i);
-      const DflashContext context{.lane = lane_.get(), .rows = rows};
-      model_.extend(View::of(features_.data() + done * feature_cols_, count, feature_cols_), {&context, 1});
-      done += count;
-    }
+  }
+
+  void clear_waiting() {
     first_waiting_ += waiting_;
     waiting_ = 0;
     features_.clear();
+  }
+
+  void work_off() {
+    Drafter* self = this;
+    work_off({&self, 1});
+  }
+
+  // Extends the contexts of all members by their waiting rows: a short one's in one call with the others', a long one's alone.
+  void work_off(std::span<Drafter* const> group) {
+    together_.clear();
+    counts_.clear();
+    std::vector<DflashContext> contexts;
+    std::vector<BlockDrafter*> joined;
+    for (Drafter* one : group) {
+      auto* member = static_cast<BlockDrafter*>(one);
+      CHECK(&member->model_ == &model_);
+      member->trim();
+      if (member->waiting_ == 0) continue;
+      if (group.size() > 1 && member->waiting_ <= kJoinedRows) {
+        counts_.push_back(member->waiting_);
+        joined.push_back(member);
+        together_.insert(together_.end(), member->features_.begin(), member->features_.end());
+        continue;
+      }
+      for (int done = 0; done < member->waiting_;) {
+        const int count = std::min(member->waiting_ - done, kMaxBacklog);
+        rows_.resize(static_cast<size_t>(count));
+        std::iota(rows_.begin(), rows_.end(), 0);
+        const DflashContext context{.lane = member->lane_.get(), .rows = rows_};
+        model_.extend(View::of(member->features_.data() + done * member->feature_cols_, count, member->feature_cols_), {&context, 1});
+        done += count;
+      }
+      member->clear_waiting();
+    }
+    if (joined.empty()) return;
+    const int total = std::accumulate(counts_.begin(), counts_.end(), 0);
+    rows_.resize(static_cast<size_t>(total));
+    std::iota(rows_.begin(), rows_.end(), 0);
+    size_t at = 0;
+    for (size_t i = 0; i < joined.size(); ++i) {
+      contexts.push_back({.lane = joined[i]->lane_.get(), .rows = std::span<const int>(rows_).subspan(at, static_cast<size_t>(counts_[i]))});
+      at += static_cast<size_t>(counts_[i]);
+    }
+    model_.extend(View::of(together_.data(), total, joined[0]->feature_cols_), contexts);
+    for (BlockDrafter* member : joined) member->clear_waiting();
   }
 
   // A node of the lattice's unrolled tree and its ranked successors.
@@ -164,6 +237,12 @@ class BlockDrafter final : public Drafter {
   int waiting_ = 0;
   std::vector<Node> nodes_;
   std::vector<ScoredCandidate> scored_;
+
+  // Of one proposal for a group, in the drafter that was asked.
+  std::vector<DflashBlock> blocks_;
+  std::vector<size_t> drafted_;
+  std::vector<float> together_;
+  std::vector<int> rows_, counts_;
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ constexpr float kPriorAcceptance = 0.7f;   // of a first guess by a drafter that
 constexpr double kLossShare = 0.009;       // of the time that may be lost against plain decoding
 constexpr double kFirstCredit = 3.0;       // plain passes that may be lost at first
 constexpr double kMostCredit = 12.0;
+constexpr double kRecent = 0.75;          // of what the cycles before count, per cycle
 constexpr double kHysteresis = 0.03;       // tokens a change of plan must promise
 constexpr float kForget = 0.9f;           // of what a text showed of a route, per cycle without it
 constexpr float kEaseStep = 0.2f;
@@ -183,10 +184,13 @@ void RouteStatistics::observe_outcome(float accepted_nodes, float predicted_node
 
 // ---- Choices
 
-Controller::Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const Route> routes)
+Controller::Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const RouteOffer> offers)
     : memory_(memory), options_(options), calibration_(memory.calibration) {
-  for (const Route route : routes) allowed_[static_cast<size_t>(route)] = true;
-  pinned_ = routes.size() == 1 && options.width > 0;
+  for (const RouteOffer& offer : offers) {
+    allowed_[static_cast<size_t>(offer.route)] = true;
+    deepest_[static_cast<size_t>(offer.route)] = offer.deepest;
+  }
+  pinned_ = offers.size() == 1 && options.width > 0;
 }
 
 // All the answer's tokens have to be made, so what a token saved now is worth is what a token costs hereabouts, under the best plan for
@@ -199,7 +203,7 @@ double Controller::rate_here(const CycleLimits& limits) const {
     const auto values = expected_values(route);
     const int most = std::min({limits.nodes, kMaxNodes, 2 * memory_.largest_verified(limits.context) + 1});
     for (int n = 1; n <= most; ++n) {
-      const double draft = memory_.draft_seconds(route, std::min(n, kMtpDepth), limits.context);
+      const double draft = memory_.draft_seconds(route, std::min(n, deepest(route)), limits.context);
       best = std::max(best, (1 + values[static_cast<size_t>(n)]) / (draft + memory_.verify_seconds(1 + n, limits.context)));
     }
   }
@@ -247,7 +251,7 @@ Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits
   const auto values = expected_values(route);
   const bool tried = memory_.routes[static_cast<size_t>(route)].drafts > 0;
   Candidate best{true, route, 0, 0, -1e300};
-  const int deepest = std::min(limits.depth, route == Route::kMtp ? kMtpDepth : kMaxNodes);
+  const int deepest = std::min(limits.depth, this->deepest(route));
   const int most = std::min({limits.nodes, kMaxNodes, 2 * memory_.largest_verified(limits.context) + 1, tried ? kMaxNodes : 3});
   for (int n = 1; n <= most; ++n) {
     double value = values[static_cast<size_t>(n)];
@@ -271,7 +275,13 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
     credit_ = kFirstCredit * plain;
     has_credit_ = true;
   }
-  const double rate = rate_ = rate_here(limits);
+  // A copy that runs on sets the pace itself: rows past its best width cost more than they bring, however slow other plans are.
+  const float copy_truth = std::min(kMostTruth, routes_[static_cast<size_t>(Route::kCopy)].truth());
+  double copy_rate = 0;
+  for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= planned_nodes_; ++n)
+    copy_rate = std::max(copy_rate, (1 + copy_value[static_cast<size_t>(n)] * copy_truth) / memory_.verify_seconds(1 + n, limits.context));
+  if (recent_seconds_ > 0) copy_rate = std::min(copy_rate, recent_tokens_ / recent_seconds_);
+  const double rate = rate_ = std::max(rate_here(limits), copy_rate);
   CycleLimits within = limits;
   within.nodes = planned_nodes_;
   if (cycle_ - last_plain_ >= kPlainAge) return {};
@@ -279,7 +289,6 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   DraftPlan plan;
   plan.copy = allowed(Route::kCopy) && credit_ > 0;
   Candidate best{false, Route::kCopy, 0, 0, 1 - rate * plain};
-  const float copy_truth = std::min(kMostTruth, routes_[static_cast<size_t>(Route::kCopy)].truth());
   if (plan.copy)
     for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= within.nodes; ++n)
       if (const double gain = 1 + copy_value[static_cast<size_t>(n)] * copy_truth - rate * memory_.verify_seconds(1 + n, limits.context);
@@ -306,7 +315,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   if (!best.model) return plan;
   plan.model = true;
   plan.route = best.route;
-  plan.depth = std::min(limits.depth, best.route == Route::kMtp ? std::max(1, best.depth) : limits.depth);
+  plan.depth = std::min(limits.depth, std::max(1, best.depth));
   plan.nodes = trees() ? within.nodes : std::min(within.nodes, plan.depth);
   plan.tree = trees();
   const double row = (memory_.verify_seconds(9, limits.context) - plain) / 8;
@@ -375,6 +384,8 @@ void Controller::observe(const CycleOutcome& o) {
   if (o.drafted && o.draft_timed) memory_.observe_draft(o.route, o.steps, o.context, o.draft_s);
   const double expected_draft = o.drafted ? memory_.draft_seconds(o.route, o.steps, o.context) : 0;
   const double seconds = memory_.verify_seconds(o.rows, o.context) + expected_draft;  // free of the moment's noise
+  recent_tokens_ = kRecent * recent_tokens_ + o.tokens;
+  recent_seconds_ = kRecent * recent_seconds_ + seconds;
   if (has_credit_) {
     credit_ += kLossShare * seconds;
     if (o.rows > 1 || o.drafted) credit_ += o.tokens * plain - seconds;

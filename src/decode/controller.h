@@ -116,10 +116,16 @@ struct CycleOutcome {
   double draft_s = 0, cycle_s = 0;  // cycle_s: everything but the draft
 };
 
+// A drafter at hand, and the deepest branch it proposes.
+struct RouteOffer {
+  Route route;
+  int deepest;
+};
+
 class Controller {
  public:
-  // `memory` must outlive the controller. `routes`: the drafters at hand.
-  Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const Route> routes);
+  // `memory` must outlive the controller.
+  Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const RouteOffer> offers);
 
   // One drafter and a width: every cycle is the same plan, and the clock decides nothing.
   bool pinned() const { return pinned_; }
@@ -143,6 +149,7 @@ class Controller {
     double gain;
   };
   double rate_here(const CycleLimits& limits) const;  // tokens per second of the best plan for text like this
+  int deepest(Route route) const { return deepest_[static_cast<size_t>(route)]; }
   bool allowed(Route route) const { return allowed_[static_cast<size_t>(route)]; }
   bool trees() const { return options_.verify == VerifyMode::kAuto || options_.verify == VerifyMode::kTree; }
   DraftPlan pinned_plan(const CycleLimits& limits) const;
@@ -153,12 +160,14 @@ class Controller {
   SpeculationMemory& memory_;
   SpeculationOptions options_;
   std::array<bool, kRoutes> allowed_{};
+  std::array<int, kRoutes> deepest_{};
   bool pinned_ = false;
   Calibration calibration_;
   std::array<RouteStatistics, kRoutes> routes_;
   float ease_ = 1;  // exponent on acceptances: below 1 where the text is easier than what the memory averages
 
   double rate_ = 0;                  // tokens per second, as of this cycle's plan
+  double recent_tokens_ = 0, recent_seconds_ = 0;  // decayed sums over the last cycles
   double credit_ = 0;                // seconds that may still be lost against plain decoding
   bool has_credit_ = false;
   int64_t cycle_ = 0, last_plain_ = 0;

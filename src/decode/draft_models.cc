@@ -9,9 +9,16 @@ namespace foretoken {
 
 namespace fs = std::filesystem;
 
-Result<DraftSettings> DraftSettings::parse(const std::string& speculate, const std::string& draft_model) {
+Result<DraftSettings> DraftSettings::parse(const std::string& speculate, const std::string& draft_model, const std::string& draft_weights) {
   DraftSettings s;
   s.draft_model = draft_model;
+  if (draft_weights == "stored") {
+    s.weights.reset();
+  } else if (draft_weights != "auto") {
+    s.weights = format_from_name(draft_weights);
+    if (!s.weights || is_float_format(*s.weights) || !can_quantize(*s.weights))
+      return Error{ErrorCode::kUsage, fmt::format("--draft-weights takes auto, stored, q8_0, q6_k, q5_k, q4_k or iq4_xs, not \"{}\"", draft_weights)};
+  }
   if (speculate == "auto") return s;
   s.automatic = s.copy = s.mtp = s.block = false;
   if (speculate == "off") {
@@ -92,7 +99,7 @@ std::unique_ptr<DraftModels> DraftModels::load(const Bundle& bundle, const Model
       drop(r.block, opened.error());
     } else {
       m->drafter_bundle_ = *std::move(opened);
-      auto block = DflashModel::load(*m->drafter_bundle_, config, weights, backend, {.kv_format = kv_format});
+      auto block = DflashModel::load(*m->drafter_bundle_, config, weights, backend, {.weights = settings.weights, .kv_format = kv_format});
       if (block) m->block_ = *std::move(block);
       else drop(r.block, block.error());
     }

@@ -22,9 +22,11 @@ struct DraftSettings {
   bool automatic = true;                  // everything below that fits, one model drafter at most
   bool copy = true, mtp = true, block = true;  // when not automatic: the routes named
   std::filesystem::path draft_model;      // empty: look beside the weights
+  std::optional<QuantFormat> weights = QuantFormat::kQ8_0;  // block drafter's matrices that are stored larger become this; none: as stored
 
-  // "auto", "off", or a comma list of copy, mtp, dflash.
-  static Result<DraftSettings> parse(const std::string& speculate, const std::string& draft_model);
+  // `speculate`: "auto", "off", or a comma list of copy, mtp, dflash. `draft_weights`: "auto" (floats become Q8_0), "stored", or a format that
+  // can be written.
+  static Result<DraftSettings> parse(const std::string& speculate, const std::string& draft_model, const std::string& draft_weights = "auto");
 };
 
 // Judged from headers only.

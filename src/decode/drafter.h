@@ -48,6 +48,8 @@ class Drafter {
   virtual ~Drafter() = default;
   virtual Route route() const = 0;
   virtual const DrafterNeeds& needs() const = 0;
+  // Deepest branch it can propose.
+  virtual int deepest() const = 0;
 
   // Forgets everything. The lane holds `history` already, of which no rows are known: a window that is missing fills as new tokens
   // commit.
@@ -56,8 +58,23 @@ class Drafter {
   virtual void observe(const Committed& committed) = 0;
   // Adds branches to `draft`, which is empty; may add none. Nothing is committed by it.
   virtual void propose(const DraftRequest& request, Draft& draft) = 0;
+  // The drafts of several lanes, whose drafters (this one among them) are of one route and model: their rows run together. Each draft is
+  // the one that `propose` alone would make.
+  virtual void propose_group(std::span<Drafter* const> group, std::span<const DraftRequest> requests, std::span<Draft> drafts) {
+    for (size_t i = 0; i < group.size(); ++i) group[i]->propose(requests[i], drafts[i]);
+  }
   // Rows observed but not yet worked into the drafter's own memory: the next proposal pays for them.
   virtual int backlog() const { return 0; }
+
+  // What it remembers beyond the tokens, for the prefix cache: `restore` with the same history continues as if nothing had happened. Empty
+  // for a drafter that needs nothing but the tokens, and where nothing is known.
+  virtual std::vector<std::byte> save() { return {}; }
+  // As `restart`, then takes what `save` gave when the lane held exactly `history`. False when the bytes are not such a memory of this
+  // model: the drafter is as after `restart`, which costs acceptance until its window has filled, and nothing else.
+  virtual bool restore(std::span<const TokenId> history, std::span<const std::byte> saved) {
+    restart(history);
+    return saved.empty();
+  }
 };
 
 // Suffix copy over prompt and committed tokens. Needs no weights.

@@ -114,6 +114,7 @@ class LookupDrafter final : public Drafter {
 
   Route route() const override { return Route::kCopy; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return options_.max_width; }
 
   void restart(std::span<const TokenId> history) override {
     history_.assign(history.begin(), history.end());

@@ -1,7 +1,10 @@
 // The native head as a drafter: pairs of true hiddens wait until a guess is wanted, are worked off in one call whose last row gives
 // the first guess, and further guesses feed the head's own output back. Entries made from guesses are truncated before true ones come.
+// Several lanes go together, step by step, in calls of one row a lane.
 #include <algorithm>
+#include <cstring>
 
+#include "decode/controller.h"
 #include "decode/drafter.h"
 #include "decode/rows.h"
 
@@ -18,17 +21,24 @@ class MtpDrafter final : public Drafter {
 
   Route route() const override { return Route::kMtp; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return kMtpDepth; }
   int backlog() const override { return static_cast<int>(inputs_.size()); }
 
   void restart(std::span<const TokenId> history) override {
-    lane_->restart(static_cast<int64_t>(history.size()));
-    true_end_ = lane_->end();
+    restart_at(static_cast<int64_t>(history.size()));
     inputs_.clear();
     hidden_.clear();
+    unpaired_.clear();
   }
 
   void observe(const Committed& c) override {
     CHECK(c.rows.size() == c.tokens.size());
+    if (!unpaired_.empty()) {  // a restored lane's last hidden, whose token is known only now
+      CHECK(c.first == true_end_ + 1);
+      hidden_ = std::move(unpaired_);
+      unpaired_.clear();
+      inputs_.push_back(text_row(c.tokens[0], true_end_));
+    }
     const int64_t waiting = static_cast<int64_t>(inputs_.size());
     if (waiting == 0 && true_end_ == 0 && lane_->end() == 0 && c.first > 0) restart_at(c.first);
     CHECK(c.first == true_end_ + waiting);
@@ -42,44 +52,74 @@ class MtpDrafter final : public Drafter {
   }
 
   void propose(const DraftRequest& request, Draft& draft) override {
-    draft.by = Route::kMtp;
-    if (inputs_.empty()) return;
-    CHECK(request.position == true_end_ + backlog() + 1);
-    View hidden = work_off(backlog());  // [1, hidden], and logits_
-    std::vector<TokenId> path;
-    struct Leaf {
-      DraftNode node;
-      float cumulative;
-    };
-    std::vector<Leaf> leaves;
-    float cumulative = 1;
-    for (int step = 0; step < request.depth && step < request.nodes; ++step) {
-      rank(request, path);
-      if (ranked_.empty()) break;
-      const int parent = step - 1;
-      if (request.tree)
-        for (int rank = 1; rank < kSiblings && rank < static_cast<int>(ranked_.size()); ++rank) {
-          const RankedCandidate& c = ranked_[static_cast<size_t>(rank)];
-          const float value = cumulative * measured(request, c.probability, rank);
-          if (value >= request.floor) leaves.push_back({{c.token, parent, c.probability, rank}, value});
-        }
-      const RankedCandidate& best = ranked_.front();
-      cumulative *= measured(request, best.probability, 0);
-      if (cumulative < request.floor) break;
-      draft.add(best.token, parent, best.probability);
-      path.push_back(best.token);
-      if (step + 1 == request.depth || step + 1 == request.nodes) break;
-      const RowInput input = text_row(best.token, lane_->end());
-      hidden = run(hidden, {&input, 1});
+    Drafter* self = this;
+    propose_group({&self, 1}, {&request, 1}, {&draft, 1});
+  }
+
+  void propose_group(std::span<Drafter* const> group, std::span<const DraftRequest> requests, std::span<Draft> drafts) override {
+    walks_.clear();
+    for (size_t i = 0; i < group.size(); ++i) {
+      auto* member = static_cast<MtpDrafter*>(group[i]);
+      CHECK(&member->head_ == &head_);
+      drafts[i].by = Route::kMtp;
+      if (member->inputs_.empty()) continue;
+      CHECK(requests[i].position == member->true_end_ + member->backlog() + 1);
+      walks_.push_back({.drafter = member, .request = &requests[i], .draft = &drafts[i], .path = {}, .leaves = {}});
     }
-    std::stable_sort(leaves.begin(), leaves.end(), [](const Leaf& a, const Leaf& b) { return a.cumulative > b.cumulative; });
-    for (const Leaf& leaf : leaves) {
-      if (static_cast<int>(draft.nodes.size()) >= request.nodes) break;
-      draft.add(leaf.node.token, leaf.node.parent, leaf.node.probability, leaf.node.rank);
+    for (int step = 0; !walks_.empty(); ++step) {
+      run_step(step == 0);
+      std::vector<Walk> growing;
+      for (Walk& walk : walks_)
+        if (grow(walk, step)) growing.push_back(std::move(walk));
+      walks_ = std::move(growing);
     }
   }
 
+  // Entries up to the last position but one, and the last hidden: the pair of the last position needs the token that follows.
+  std::vector<std::byte> save() override {
+    if (backlog() > 1) work_off(backlog() - 1);
+    lane_->truncate(true_end_);
+    const float* last = !unpaired_.empty() ? unpaired_.data() : hidden_.data();
+    const bool known = !unpaired_.empty() || !hidden_.empty();
+    std::vector<std::byte> saved = lane_->save();
+    if (!known) return {};
+    const auto* bytes = reinterpret_cast<const std::byte*>(last);
+    saved.insert(saved.end(), bytes, bytes + hidden_bytes());
+    return saved;
+  }
+
+  bool restore(std::span<const TokenId> history, std::span<const std::byte> saved) override {
+    restart(history);
+    if (history.empty() || saved.size() < hidden_bytes()) return history.empty() && saved.empty();
+    const int64_t end = static_cast<int64_t>(history.size()) - 1;
+    if (!lane_->load(saved.first(saved.size() - hidden_bytes()), end)) {
+      restart(history);
+      return false;
+    }
+    true_end_ = end;
+    unpaired_.resize(static_cast<size_t>(config_.hidden));
+    std::memcpy(unpaired_.data(), saved.data() + saved.size() - hidden_bytes(), hidden_bytes());
+    return true;
+  }
+
  private:
+  struct Leaf {
+    DraftNode node;
+    float cumulative;
+  };
+  // One lane's draft under way.
+  struct Walk {
+    MtpDrafter* drafter;
+    const DraftRequest* request;
+    Draft* draft;
+    std::vector<TokenId> path;
+    std::vector<Leaf> leaves;
+    float cumulative = 1;
+    size_t place = 0;  // of its last output in next_
+  };
+
+  size_t hidden_bytes() const { return static_cast<size_t>(config_.hidden) * sizeof(float); }
+
   void restart_at(int64_t position) {
     lane_->restart(position);
     true_end_ = position;
@@ -89,51 +129,96 @@ class MtpDrafter final : public Drafter {
     return request.calibration ? request.calibration->measured(Route::kMtp, estimate, rank) : estimate;
   }
 
-  // Appends entries for `inputs`; the output of the last row, whose logits are in logits_.
-  View run(View hidden, std::span<const RowInput> inputs) {
-    const int rows = static_cast<int>(inputs.size());
-    const LaneRows lane_rows{.first_row = 0, .rows = rows, .prefix = lane_->end(), .settled = rows, .parent = {}};
-    const int last[] = {rows - 1};
-    MtpLane* lanes[] = {lane_.get()};
-    const MtpResult result = head_.forward(hidden, {.inputs = inputs, .lanes = {&lane_rows, 1}, .logits_rows = last}, lanes);
-    logits_ = {result.logits.f32(), static_cast<size_t>(result.logits.cols)};
-    return result.hidden.row_range(rows - 1, rows);
+  // The next row of every walk in one call, or all waiting pairs at first: then next_ holds the walks' outputs, and ids_ and values_ their
+  // candidates, in the order of the walks.
+  void run_step(bool first) {
+    rows_.clear();
+    lane_rows_.clear();
+    last_.clear();
+    lanes_.clear();
+    fed_.clear();
+    for (size_t w = 0; w < walks_.size(); ++w) {
+      MtpDrafter& d = *walks_[w].drafter;
+      const int before = static_cast<int>(rows_.size());
+      if (first) {
+        d.lane_->truncate(d.true_end_);
+        const int most = std::max(1, head_.options().max_rows / static_cast<int>(walks_.size()));
+        if (d.backlog() > most) d.work_off(d.backlog() - 1);
+        rows_.insert(rows_.end(), d.inputs_.begin(), d.inputs_.end());
+        fed_.insert(fed_.end(), d.hidden_.begin(), d.hidden_.end());
+      } else {
+        rows_.push_back(text_row(walks_[w].path.back(), d.lane_->end()));
+        const float* fed = next_.data() + walks_[w].place * static_cast<size_t>(config_.hidden);
+        fed_.insert(fed_.end(), fed, fed + config_.hidden);
+      }
+      const int count = static_cast<int>(rows_.size()) - before;
+      lane_rows_.push_back({.first_row = before, .rows = count, .prefix = d.lane_->end(), .settled = count, .parent = {}});
+      last_.push_back(static_cast<int>(rows_.size()) - 1);
+      lanes_.push_back(d.lane_.get());
+    }
+    const MtpResult result = head_.forward(View::of(fed_.data(), static_cast<int64_t>(rows_.size()), config_.hidden),
+                                           {.inputs = rows_, .lanes = lane_rows_, .logits_rows = last_}, lanes_);
+    next_.clear();
+    for (const int row : last_) next_.insert(next_.end(), result.hidden.f32(row), result.hidden.f32(row) + config_.hidden);
+    const int k = std::min(kCandidates, config_.vocab);
+    ids_.resize(walks_.size() * static_cast<size_t>(k));
+    values_.resize(ids_.size());
+    head_.top_k(result.logits, k, ids_, View::of(values_.data(), static_cast<int64_t>(walks_.size()), k));
+    for (size_t w = 0; w < walks_.size(); ++w) {
+      walks_[w].place = w;
+      MtpDrafter& d = *walks_[w].drafter;
+      d.scored_.clear();
+      for (int i = 0; i < k; ++i) d.scored_.push_back({ids_[w * static_cast<size_t>(k) + static_cast<size_t>(i)], values_[w * static_cast<size_t>(k) + static_cast<size_t>(i)]});
+      if (!first) continue;
+      d.inputs_.clear();
+      d.hidden_.clear();
+      d.true_end_ = d.lane_->end();
+    }
+  }
+
+  // Adds what the candidates of `step` give; false when the draft is complete.
+  bool grow(Walk& walk, int step) {
+    const DraftRequest& request = *walk.request;
+    std::vector<RankedCandidate>& ranked = walk.drafter->ranked_;
+    const auto close = [&] {
+      std::stable_sort(walk.leaves.begin(), walk.leaves.end(), [](const Leaf& a, const Leaf& b) { return a.cumulative > b.cumulative; });
+      for (const Leaf& leaf : walk.leaves) {
+        if (static_cast<int>(walk.draft->nodes.size()) >= request.nodes) break;
+        walk.draft->add(leaf.node.token, leaf.node.parent, leaf.node.probability, leaf.node.rank);
+      }
+      return false;
+    };
+    rank_candidates(walk.drafter->scored_, *request.sampling, request.counts, walk.path, request.position + step, ranked);
+    if (ranked.empty()) return close();
+    const int parent = step - 1;
+    if (request.tree)
+      for (int rank = 1; rank < kSiblings && rank < static_cast<int>(ranked.size()); ++rank) {
+        const RankedCandidate& c = ranked[static_cast<size_t>(rank)];
+        const float value = walk.cumulative * measured(request, c.probability, rank);
+        if (value >= request.floor) walk.leaves.push_back({{c.token, parent, c.probability, rank}, value});
+      }
+    const RankedCandidate& best = ranked.front();
+    walk.cumulative *= measured(request, best.probability, 0);
+    if (walk.cumulative < request.floor) return close();
+    walk.draft->add(best.token, parent, best.probability);
+    walk.path.push_back(best.token);
+    return step + 1 < std::min(request.depth, request.nodes) || close();
   }
 
   // Makes entries of the first `count` waiting pairs.
-  View work_off(int count) {
+  void work_off(int count) {
     lane_->truncate(true_end_);
-    View last;
     for (int done = 0; done < count;) {
       const int rows = std::min(count - done, head_.options().max_rows);
-      const View hidden = View::of(hidden_.data() + size_t(done) * size_t(config_.hidden), rows, config_.hidden);
-      last = run(hidden, std::span<const RowInput>(inputs_).subspan(size_t(done), size_t(rows)));
+      const LaneRows lane_rows{.first_row = 0, .rows = rows, .prefix = lane_->end(), .settled = rows, .parent = {}};
+      MtpLane* lanes[] = {lane_.get()};
+      head_.forward(View::of(hidden_.data() + size_t(done) * size_t(config_.hidden), rows, config_.hidden),
+                    {.inputs = std::span<const RowInput>(inputs_).subspan(size_t(done), size_t(rows)), .lanes = {&lane_rows, 1}, .logits_rows = {}}, lanes);
       done += rows;
     }
     inputs_.erase(inputs_.begin(), inputs_.begin() + count);
     hidden_.erase(hidden_.begin(), hidden_.begin() + ptrdiff_t(count) * config_.hidden);
     true_end_ = lane_->end();
-    return last;
-  }
-
-  // ranked_ = the head's own choices from logits_ for the token behind `path`.
-  void rank(const DraftRequest& request, std::span<const TokenId> path) {
-    scored_.clear();
-    const auto better = [](const ScoredCandidate& a, const ScoredCandidate& b) {
-      return a.score != b.score ? a.score > b.score : a.token < b.token;
-    };
-    for (size_t i = 0; i < logits_.size(); ++i) {
-      const ScoredCandidate c{static_cast<TokenId>(i), logits_[i]};
-      if (scored_.size() == kCandidates) {
-        if (!(c.score > scored_.front().score)) continue;
-        std::pop_heap(scored_.begin(), scored_.end(), better);
-        scored_.back() = c;
-      } else {
-        scored_.push_back(c);
-      }
-      std::push_heap(scored_.begin(), scored_.end(), better);
-    }
-    rank_candidates(scored_, *request.sampling, request.counts, path, request.position + static_cast<int64_t>(path.size()), ranked_);
   }
 
   const ModelConfig& config_;
@@ -143,9 +228,18 @@ class MtpDrafter final : public Drafter {
   int64_t true_end_ = 0;          // entries [.., true_end_) come from true hiddens
   std::vector<RowInput> inputs_;  // waiting pairs: the token behind position true_end_ + i, and the hidden of that position
   std::vector<float> hidden_;
-  std::span<const float> logits_;
+  std::vector<float> unpaired_;   // hidden of position true_end_ of a restored lane, whose token has not come; or empty
   std::vector<ScoredCandidate> scored_;
   std::vector<RankedCandidate> ranked_;
+
+  // Of one proposal for a group, in the drafter that was asked.
+  std::vector<Walk> walks_;
+  std::vector<RowInput> rows_;
+  std::vector<LaneRows> lane_rows_;
+  std::vector<int> last_;
+  std::vector<MtpLane*> lanes_;
+  std::vector<float> fed_, next_, values_;
+  std::vector<TokenId> ids_;
 };
 
 }  // namespace

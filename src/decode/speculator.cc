@@ -3,6 +3,7 @@
 #include "decode/speculator.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 
 namespace foretoken {
@@ -12,10 +13,10 @@ constexpr int kDormantCycles = 64;
 constexpr int kTimedBacklog = 24;     // rows; a draft that works off more says little about the next one
 constexpr float kCopyFloor = 0.02f;
 
-std::vector<Route> routes_of(const std::vector<std::unique_ptr<Drafter>>& drafters) {
-  std::vector<Route> routes;
-  for (const auto& d : drafters) routes.push_back(d->route());
-  return routes;
+std::vector<RouteOffer> offers_of(const std::vector<std::unique_ptr<Drafter>>& drafters) {
+  std::vector<RouteOffer> offers;
+  for (const auto& d : drafters) offers.push_back({d->route(), d->deepest()});
+  return offers;
 }
 
 // Drops what the rules forbid, and whatever follows the answer's end. The rules come back to where they were.
@@ -56,12 +57,24 @@ std::vector<float> best_chain(const Draft& draft) {
   return chain;
 }
 
+// Adds to value[n], the expected accepted tokens of the best n nodes, the nodes that a chain would have had down to `depth`.
+void add_extrapolated(std::span<const float> chain, int depth, std::vector<float>& value) {
+  const float ratio = std::min(0.95f, chain.size() > 1 ? chain.back() / std::max(1e-6f, chain[chain.size() - 2]) : chain.back());
+  std::vector<float> nodes;
+  for (size_t n = 1; n < value.size(); ++n) nodes.push_back(value[n] - value[n - 1]);
+  float more = chain.back() * ratio;
+  for (int at = static_cast<int>(chain.size()); at < depth; ++at, more *= ratio) nodes.push_back(more);
+  std::sort(nodes.begin(), nodes.end(), std::greater<>());
+  value.resize(1);
+  for (const float node : nodes) value.push_back(value.back() + node);
+}
+
 }  // namespace
 
 Speculator::Speculator(std::vector<std::unique_ptr<Drafter>> drafters, const SpeculationOptions& options, SpeculationMemory* memory,
                        const Clock& clock)
     : drafters_(std::move(drafters)), options_(options), own_memory_(memory ? nullptr : std::make_unique<SpeculationMemory>()),
-      controller_(memory ? *memory : *own_memory_, options, routes_of(drafters_)), clock_(clock) {
+      controller_(memory ? *memory : *own_memory_, options, offers_of(drafters_)), clock_(clock) {
   for (const auto& d : drafters_) {
     needs_hidden_ |= d->needs().hidden;
     if (d->needs().tap_layers.empty()) continue;
@@ -76,6 +89,40 @@ void Speculator::restart(std::span<const TokenId> history) {
 
 void Speculator::observe(const Committed& committed) {
   for (const auto& d : drafters_) d->observe(committed);
+}
+
+namespace {
+
+// One drafter's part: its route and its size, then its bytes.
+struct PartHeader {
+  uint64_t route = 0, size = 0;
+};
+
+}  // namespace
+
+std::vector<std::byte> Speculator::save() {
+  std::vector<std::byte> all;
+  for (const auto& d : drafters_) {
+    const std::vector<std::byte> part = d->save();
+    const PartHeader header{static_cast<uint64_t>(d->route()), part.size()};
+    const auto* bytes = reinterpret_cast<const std::byte*>(&header);
+    all.insert(all.end(), bytes, bytes + sizeof header);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+void Speculator::restore(std::span<const TokenId> history, std::span<const std::byte> saved) {
+  std::array<std::span<const std::byte>, kRoutes> parts{};
+  while (saved.size() >= sizeof(PartHeader)) {
+    PartHeader header;
+    std::memcpy(&header, saved.data(), sizeof header);
+    saved = saved.subspan(sizeof header);
+    if (header.route >= kRoutes || header.size > saved.size()) break;
+    parts[header.route] = saved.first(header.size);
+    saved = saved.subspan(header.size);
+  }
+  for (const auto& d : drafters_) d->restore(history, parts[static_cast<size_t>(d->route())]);
 }
 
 Drafter* Speculator::drafter(Route route) const {
@@ -154,16 +201,13 @@ const Proposal& Speculator::propose(const Situation& s) {
     drafts_.push_back(raw_.back());
     calibrate(drafts_.back());
     const std::vector<float> chain = best_chain(drafts_.back());
-    const bool ended = static_cast<int>(chain.size()) < plan_.depth;  // its own doubt ended it
-    draft_steps_ = plan_.route == Route::kMtp ? static_cast<int>(chain.size()) + ended : 1;
+    const int deepest = std::min(model->deepest(), limits_.depth), asked = std::min(plan_.depth, deepest);
+    const bool ended = static_cast<int>(chain.size()) < asked;  // its own doubt ended it
+    draft_steps_ = plan_.route == Route::kMtp ? static_cast<int>(chain.size()) + ended : asked;
     if (!controller_.pinned() && limits_.depth >= kMtpDepth) {
       std::vector<float> value = values(drafts_.back(), merging);
       // A chain that ended because no more was asked for would have gone on falling as it did.
-      if (plan_.route == Route::kMtp && !ended) {
-        const float ratio = std::min(0.95f, chain.size() > 1 ? chain.back() / std::max(1e-6f, chain[chain.size() - 2]) : chain.back());
-        float more = chain.back() * ratio;
-        for (size_t depth = chain.size(); depth < kMtpDepth; ++depth, more *= ratio) value.push_back(value.back() + more);
-      }
+      if (!ended && !chain.empty()) add_extrapolated(chain, deepest, value);
       controller_.observe_draft(plan_.route, value);
     }
   }

@@ -54,6 +54,10 @@ class Speculator {
 
   void restart(std::span<const TokenId> history);
   void observe(const Committed& committed);
+  // The drafters' memories of the committed tokens as bytes, for the prefix cache; `restore` is `restart` with them. A drafter whose part is
+  // absent or does not fit starts without it. Guesses may differ after a restore, answers cannot.
+  std::vector<std::byte> save();
+  void restore(std::span<const TokenId> history, std::span<const std::byte> saved);
 
   // The cycle's proposal; valid until the next one. May be empty: plain decoding.
   const Proposal& propose(const Situation& situation);

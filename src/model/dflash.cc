@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
+#include "model/window.h"
 #include "numerics/canonical.h"
 
 namespace foretoken {
@@ -40,6 +42,45 @@ void DflashLane::restart(int64_t position) {
   first_ = end_ = position;
 }
 
+// A window for each layer, each behind its size.
+std::vector<std::byte> DflashLane::save() const {
+  std::vector<std::byte> saved;
+  for (const Layer& layer : layers_) {
+    const int64_t rows = end_ - base_;
+    const std::vector<std::byte> window =
+        save_window(pool_.layout(), base_, first_, end_, layer.pages, layer.ring_slots > 0 ? std::min(rows, layer.ring_slots) : rows);
+    const uint64_t size = window.size();
+    const auto* bytes = reinterpret_cast<const std::byte*>(&size);
+    saved.insert(saved.end(), bytes, bytes + sizeof size);
+    saved.insert(saved.end(), window.begin(), window.end());
+  }
+  return saved;
+}
+
+bool DflashLane::load(std::span<const std::byte> saved, int64_t end) {
+  std::vector<SavedWindow> windows;
+  for (const Layer& layer : layers_) {
+    uint64_t size = 0;
+    if (saved.size() < sizeof size) return false;
+    std::memcpy(&size, saved.data(), sizeof size);
+    saved = saved.subspan(sizeof size);
+    if (size > saved.size()) return false;
+    const auto window = open_window(pool_.layout(), saved.first(size));
+    saved = saved.subspan(size);
+    if (!window || window->end != end || window->base != window->first / kPageTokens * kPageTokens) return false;
+    const int64_t rows = end - window->base, slots = layer.ring_slots > 0 ? std::min(rows, layer.ring_slots) : rows;
+    if (window->pages != (slots + kPageTokens - 1) / kPageTokens) return false;
+    if (!windows.empty() && (window->base != windows[0].base || window->first != windows[0].first)) return false;
+    windows.push_back(*window);
+  }
+  if (!saved.empty() || windows.empty()) return false;
+  restart(windows[0].first);
+  reserve(end);
+  for (size_t l = 0; l < layers_.size(); ++l) copy_window(windows[l], pool_.layout(), layers_[l].pages);
+  end_ = end;
+  return true;
+}
+
 void DflashLane::reserve(int64_t end) {
   for (Layer& layer : layers_) {
     const int64_t slots = layer.ring_slots > 0 ? layer.ring_slots : end - base_;
@@ -65,7 +106,7 @@ void DflashDraft::greedy_walk(std::vector<int>& path) const {
 Result<std::unique_ptr<DflashModel>> DflashModel::load(const Bundle& bundle, const ModelConfig& target, const Weights& trunk,
                                                        Backend& backend, const DflashOptions& options) {
   ASSIGN_OR_RETURN(DflashConfig config, DflashConfig::from_bundle(bundle, target));
-  ASSIGN_OR_RETURN(DflashWeights weights, DflashWeights::load(bundle, config, backend, options.quantize));
+  ASSIGN_OR_RETURN(DflashWeights weights, DflashWeights::load(bundle, config, backend, options.weights));
   return std::unique_ptr<DflashModel>(
       new DflashModel(target, trunk, backend, options, std::move(config), std::move(weights)));
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -15,7 +16,7 @@
 namespace foretoken {
 
 struct DflashOptions {
-  bool quantize = false;                 // matrices to Q8_0 at load when they are stored as floats
+  std::optional<QuantFormat> weights;    // matrices that are stored larger become this at load
   KvFormat kv_format = KvFormat::kBF16;  // of the context K/V
 };
 
@@ -32,6 +33,9 @@ class DflashLane {
   int64_t end() const { return end_; }  // equals the target's committed length when the lane is up to date
   // Forgets everything; the next context row is `position`.
   void restart(int64_t position);
+  // The context as bytes; `load` takes them into a lane of an equal drafter when they end at `end`, and otherwise changes nothing.
+  std::vector<std::byte> save() const;
+  bool load(std::span<const std::byte> saved, int64_t end);
 
  private:
   friend class DflashModel;

@@ -46,8 +46,8 @@ constexpr Names kConfidenceBias{"confidence_head.proj.bias", "conf_proj.bias"};
 class Loader {
  public:
   // Without a backend everything is checked and nothing is packed.
-  Loader(const Bundle& bundle, const DflashConfig& config, Backend* backend, bool quantize)
-      : tensors_(bundle), config_(config), backend_(backend), quantize_(quantize),
+  Loader(const Bundle& bundle, const DflashConfig& config, Backend* backend, std::optional<QuantFormat> format)
+      : tensors_(bundle), config_(config), backend_(backend), format_(format),
         gguf_(bundle.format() == BundleFormat::kGguf) {}
 
   Result<DflashWeights> all() {
@@ -134,7 +134,7 @@ class Loader {
     std::vector<std::vector<std::byte>> quantized;
     for (const Slice& slice : slices) {
       parts.push_back(matrix_source(slice));
-      if (quantize_) quantize(parts.back(), quantized);
+      if (format_) reencode(*format_, parts.back(), quantized);
     }
     MatrixPtr packed = backend_->pack(parts);
     packed_bytes_ += packed->bytes();
@@ -142,13 +142,13 @@ class Loader {
     return packed;
   }
 
-  static void quantize(MatrixSource& part, std::vector<std::vector<std::byte>>& storage) {
-    if (!is_float_format(part.format) || part.cols % format_info(QuantFormat::kQ8_0).block_elements != 0) return;
+  static void reencode(QuantFormat format, MatrixSource& part, std::vector<std::vector<std::byte>>& storage) {
+    if (part.cols % format_info(format).block_elements != 0 || row_bytes(format, part.cols) >= row_bytes(part.format, part.cols)) return;
     std::vector<float> values(static_cast<size_t>(part.rows * part.cols));
     dequantize(part.format, part.data, values);
-    storage.emplace_back(static_cast<size_t>(part.rows) * row_bytes(QuantFormat::kQ8_0, part.cols));
-    foretoken::quantize(QuantFormat::kQ8_0, values, {}, storage.back());
-    part.format = QuantFormat::kQ8_0;
+    storage.emplace_back(static_cast<size_t>(part.rows) * row_bytes(format, part.cols));
+    quantize(format, values, {}, storage.back());
+    part.format = format;
     part.data = storage.back();
   }
 
@@ -178,15 +178,17 @@ class Loader {
   TensorTable tensors_;
   const DflashConfig& config_;
   Backend* backend_;
-  bool quantize_, gguf_;
+  std::optional<QuantFormat> format_;
+  bool gguf_;
   size_t packed_bytes_ = 0;
 };
 
 }  // namespace
 
-Result<DflashWeights> DflashWeights::load(const Bundle& bundle, const DflashConfig& config, Backend& backend, bool quantize) {
-  TRY(Loader(bundle, config, nullptr, false).all());
-  Loader loader(bundle, config, &backend, quantize);
+Result<DflashWeights> DflashWeights::load(const Bundle& bundle, const DflashConfig& config, Backend& backend,
+                                          std::optional<QuantFormat> format) {
+  TRY(Loader(bundle, config, nullptr, {}).all());
+  Loader loader(bundle, config, &backend, format);
   ASSIGN_OR_RETURN(DflashWeights weights, loader.all());
   weights.packed_bytes_ = loader.packed_bytes();
   return weights;
@@ -201,7 +203,7 @@ DrafterStatus inspect_drafter(const Bundle& drafter, const ModelConfig& target) 
     return status;
   }
   status.kind = config->kind;
-  if (const auto weights = Loader(drafter, *config, nullptr, false).all(); !weights) {
+  if (const auto weights = Loader(drafter, *config, nullptr, {}).all(); !weights) {
     status.reason = weights.error().message;
     return status;
   }

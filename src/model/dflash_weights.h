@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,8 +50,9 @@ struct DflashWeights {
   std::vector<float> confidence;        // DSpark: [hidden + rank], on the host; empty without a confidence head
   float confidence_bias = 0;
 
-  // `quantize`: matrices stored as floats become Q8_0 where their rows allow it. `bundle` must outlive the result.
-  static Result<DflashWeights> load(const Bundle& bundle, const DflashConfig& config, Backend& backend, bool quantize);
+  // `format`: matrices that are stored larger are re-encoded in it where their rows allow it (`can_quantize`). `bundle` must outlive the
+  // result.
+  static Result<DflashWeights> load(const Bundle& bundle, const DflashConfig& config, Backend& backend, std::optional<QuantFormat> format);
 
   size_t packed_bytes() const { return packed_bytes_; }
 

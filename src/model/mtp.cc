@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "model/window.h"
+
 namespace foretoken {
 
 void MtpLane::truncate(int64_t end) {
@@ -16,6 +18,20 @@ void MtpLane::restart(int64_t position) {
   for (std::byte* page : pages_) pool_.give_back(page);
   pages_.clear();
   first_ = end_ = position;
+}
+
+std::vector<std::byte> MtpLane::save() const { return save_window(pool_.layout(), first_, first_, end_, pages_, end_ - first_); }
+
+bool MtpLane::load(std::span<const std::byte> saved, int64_t end) {
+  const auto window = open_window(pool_.layout(), saved);
+  if (!window || window->end != end || window->base != window->first) return false;
+  const int64_t pages = (end - window->first + kPageTokens - 1) / kPageTokens;
+  if (window->pages != pages) return false;
+  restart(window->first);
+  while (static_cast<int64_t>(pages_.size()) < pages) pages_.push_back(pool_.take());
+  copy_window(*window, pool_.layout(), pages_);
+  end_ = end;
+  return true;
 }
 
 MtpHead::MtpHead(const ModelConfig& config, const Weights& trunk, const MtpWeights& weights, Backend& backend,

@@ -3,6 +3,7 @@
 // Source: docs/model.md section 5, docs/drafters.md.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <vector>
@@ -32,6 +33,9 @@ class MtpLane {
   void truncate(int64_t end);
   // Forgets everything; the next entry is `position`.
   void restart(int64_t position);
+  // The entries as bytes; `load` takes them into a lane of an equal head when they end at `end`, and otherwise changes nothing.
+  std::vector<std::byte> save() const;
+  bool load(std::span<const std::byte> saved, int64_t end);
 
  private:
   friend class MtpHead;
@@ -66,6 +70,8 @@ class MtpHead {
   // batch.lanes: consecutive rows of each lane, a chain; prefix must equal the lane's end(). Row i of a lane sees the lane's
   // entries and the rows before it. A row's bits do not depend on the other lanes.
   MtpResult forward(View hidden, const Batch& batch, std::span<MtpLane* const> lanes);
+  // The k largest logits of each row, falling, ties to the lower id: ids [rows * k], values [rows, k].
+  void top_k(View logits, int k, std::span<TokenId> ids, View values) { backend_.top_k(logits, k, ids, values); }
 
  private:
   std::span<const LaneRows> prepare(View hidden, const Batch& batch, std::span<MtpLane* const> lanes);

@@ -57,6 +57,7 @@ class ForcedDrafter final : public Drafter {
 
   Route route() const override { return Route::kScripted; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return kMtpDepth; }
   void restart(std::span<const TokenId>) override {}
   void observe(const Committed&) override {}
   void propose(const DraftRequest& request, Draft& draft) override {

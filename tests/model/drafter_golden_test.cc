@@ -290,7 +290,7 @@ TEST_P(DflashLanes, QuantisedAtLoad) {
   const Golden golden(GetParam());
   const auto features = golden.f32("features");
   const auto rows = golden.i32("rows").values;
-  DflashFixture plain(golden, "hf"), small(golden, "hf", {.quantize = true});
+  DflashFixture plain(golden, "hf"), small(golden, "hf", {.weights = QuantFormat::kQ8_0});
   EXPECT_LT(small.model->packed_bytes(), plain.model->packed_bytes());
   auto lane = plain.model->make_lane(), small_lane = small.model->make_lane();
   test::extend_to(*plain.model, *lane, rows_of(features), features.rows());

@@ -29,6 +29,7 @@ class ScriptedDrafter final : public Drafter {
 
   Route route() const override { return route_; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return kMtpDepth; }
   void restart(std::span<const TokenId> history) override { sequence_.assign(history.begin(), history.end()); }
   void observe(const Committed& c) override {
     CHECK(static_cast<size_t>(c.first) <= sequence_.size());

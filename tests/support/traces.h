@@ -1,11 +1,12 @@
 // Traces: what every drafter would have proposed at every position of real answers, recorded once from real weights and replayed under
-// any plan and any costs without a model. Test-only.
+// any plan and any costs without a model. For tests and benchmarks.
 #pragma once
 
 #include <string>
 #include <vector>
 
 #include "decode/generation.h"
+#include "decode/rows.h"
 #include "support/toy_generation.h"
 
 namespace foretoken::test {
@@ -17,8 +18,9 @@ struct Trace {
 };
 
 // Decodes plainly until the model stops, and asks both drafters after every token. `draft_sampling`: what the drafters are told about sampling.
+// With `ends` false the model's stop tokens end nothing.
 inline Trace record(TargetModel& target, Drafter* mtp, Drafter* block, const std::string& name, const std::vector<TokenId>& prompt,
-                    int tokens, const SamplingParams& sampling, const SamplingParams& draft_sampling) {
+                    int tokens, const SamplingParams& sampling, const SamplingParams& draft_sampling, bool ends = true) {
   Trace trace{.name = name, .prompt = prompt, .answer = {}, .mtp = {}, .block = {}};
   auto lane = target.make_lane();
   const std::vector<int> taps = block ? block->needs().tap_layers : std::vector<int>{};
@@ -55,18 +57,28 @@ inline Trace record(TargetModel& target, Drafter* mtp, Drafter* block, const std
     if (block) block->propose(request, trace.block.back());
     chunk = {trace.answer.back()};
     const auto& stops = target.config().stop_tokens;
-    if (std::find(stops.begin(), stops.end(), chunk[0]) != stops.end()) break;
+    if (ends && std::find(stops.begin(), stops.end(), chunk[0]) != stops.end()) break;
   }
   return trace;
 }
 
-// Costs of a machine, in passes of one row.
+// Costs of a machine: in passes of one row by formula, or in seconds from measured tables where they are given.
 struct Costs {
   std::string name;
   double row = 0.05;    // one more row
   double mtp = 0.2;     // one step of the head
-  double block = 0.8;   // one block
+  double block = 0.8;   // one whole block
+  double fixed = 0.45;  // the part of it that does not depend on its rows
   double noise = 0.0;   // relative
+  std::vector<double> passes, mtp_steps, blocks;  // [rows], [steps], [depth]; measured
+
+  static double look_up(const std::vector<double>& table, int at) { return table[std::min(static_cast<size_t>(at), table.size() - 1)]; }
+  double pass(int rows) const { return passes.empty() ? 1 + row * (rows - 1) : look_up(passes, rows); }
+  double mtp_draft(int steps) const { return mtp_steps.empty() ? mtp * steps : look_up(mtp_steps, steps); }
+  double block_draft(int depth) const {
+    const double rows = (1 + std::min(depth, kMtpDepth)) / (1.0 + kMtpDepth);
+    return blocks.empty() ? block * (fixed + (1 - fixed) * rows) : look_up(blocks, depth);
+  }
 };
 
 // Gives out recorded drafts, cut as a drafter cuts them, and takes their time on the clock.
@@ -76,6 +88,7 @@ class RecordedDrafter final : public Drafter {
       : trace_(trace), route_(route), costs_(costs), clock_(clock) {}
   Route route() const override { return route_; }
   const DrafterNeeds& needs() const override { return needs_; }
+  int deepest() const override { return kMtpDepth; }
   void restart(std::span<const TokenId>) override {}
   void observe(const Committed&) override {}
   void propose(const DraftRequest& request, Draft& draft) override {
@@ -101,7 +114,7 @@ class RecordedDrafter final : public Drafter {
       place[i] = draft.add(n.token, parent, n.probability, n.rank);
       if (n.rank == 0) steps = std::max(steps, depth[i]);
     }
-    clock_.advance(route_ == Route::kMtp ? costs_.mtp * std::min(request.depth, steps + cut) : costs_.block);
+    clock_.advance(route_ == Route::kMtp ? costs_.mtp_draft(std::min(request.depth, steps + cut)) : costs_.block_draft(request.depth));
   }
 
  private:
@@ -132,7 +145,7 @@ inline Replayed replay(const Trace& trace, Speculator& speculator, ScriptedClock
     const int64_t context = static_cast<int64_t>(trace.prompt.size() + at);
     const int64_t budget = static_cast<int64_t>(trace.answer.size() - at) - 1;
     const Proposal proposal = speculator.propose({.context = context, .anchor = trace.answer[at], .budget = budget, .sampling = &sampling});
-    clock.advance((1 + costs.row * proposal.size()) * (1 + costs.noise * (2 * random.uniform() - 1)));
+    clock.advance(costs.pass(1 + proposal.size()) * (1 + costs.noise * (2 * random.uniform() - 1)));
     const auto accepted = Verifier::accept(
         proposal, budget, [&](int, int offset) -> Result<TokenId> { return trace.answer[at + 1 + static_cast<size_t>(offset)]; },
         [](TokenId) { return false; });
