@@ -1,0 +1,395 @@
+// Matrix products. Shape contract: the inputs are cut into `parts` runs of whole 64-input tiles by the weight's shape alone (split_of);
+// each run is one chain of mma.m16n8k16 in ascending order, four steps a tile, from zero; the runs' sums are added in ascending
+// order. Weights are the M operand, rounded once to bf16 from fma(scale, code, -minimum); token rows, rounded to bf16, are the N
+// columns, which never meet. Every row count runs this kernel: it only varies how many blocks of eight columns share a weight's
+// fragments.
+#include "cuda/device.cuh"
+#include "cuda/kernels.h"
+
+namespace foretoken::cuda {
+namespace {
+
+constexpr int kMaxSplit = 8;
+
+struct Split {
+  int parts = 1, units = 1, unit_tiles = 1;  // part p takes units [p * units / parts, (p + 1) * units / parts)
+};
+
+// Of the weight's columns alone.
+Split split_of(int64_t cols) {
+  const int tiles = static_cast<int>(padded_cols(cols) / 64);
+  Split s;
+  s.unit_tiles = tiles % 4 == 0 ? 4 : 1;
+  s.units = tiles / s.unit_tiles;
+  s.parts = s.units < kMaxSplit ? s.units : kMaxSplit;
+  for (int p = kMaxSplit; p >= 4; --p)
+    if (s.units % p == 0) {
+      s.parts = p;
+      break;
+    }
+  return s;
+}
+
+FORETOKEN_DEVICE uint4 stream16(const void* p) {  // read once: not worth a place in L1
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+
+FORETOKEN_DEVICE void mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+FORETOKEN_DEVICE uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+// A signed byte, its sign bit flipped, as a float: 2^23 + 128 + code, exactly, minus the offset.
+FORETOKEN_DEVICE float byte_value(uint32_t flipped, int i) {
+  return __fadd_rn(__uint_as_float(__byte_perm(flipped, 0x4B000000u, 0x7440 + i)), -8388736.0f);
+}
+
+// One tile of a layout in registers. fragment(s): the A operand of step s, elements 4s..4s+3 of the lane's sixteen, of its two rows.
+template <Layout kLayout>
+struct Tile;
+
+template <>
+struct Tile<Layout::kBf16> {
+  uint4 v[4];
+  FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
+    Tile r;
+    const uint4* from = static_cast<const uint4*>(p.codes) + tile * 128 + lane;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) r.v[i] = stream16(from + i * 32);
+    return r;
+  }
+  __device__ __forceinline__ void begin() {}
+  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
+    const int p = s / 2, w = s % 2 * 2;
+    a[0] = word(v[p], w);
+    a[1] = word(v[2 + p], w);
+    a[2] = word(v[p], w + 1);
+    a[3] = word(v[2 + p], w + 1);
+  }
+};
+
+template <bool kHasMin>
+struct CodesTile {
+  uint4 c[2];
+  float2 scale, minimum;
+  FORETOKEN_DEVICE CodesTile load(const Part& p, int64_t tile, int lane) {
+    CodesTile r;
+    const uint4* from = static_cast<const uint4*>(p.codes) + tile * 64 + lane;
+    r.c[0] = stream16(from);
+    r.c[1] = stream16(from + 32);
+    r.scale = __ldg(static_cast<const float2*>(p.scales) + tile * 32 + lane);
+    r.minimum = kHasMin ? __ldg(static_cast<const float2*>(p.minimums) + tile * 32 + lane) : make_float2(0.0f, 0.0f);
+    return r;
+  }
+  __device__ __forceinline__ void begin() {}
+  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
+    const uint32_t low = word(c[0], s) ^ 0x80808080u, high = word(c[1], s) ^ 0x80808080u;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a[2 * i] = bf16_pair(fma(scale.x, byte_value(low, 2 * i), -minimum.x), fma(scale.x, byte_value(low, 2 * i + 1), -minimum.x));
+      a[2 * i + 1] = bf16_pair(fma(scale.y, byte_value(high, 2 * i), -minimum.y), fma(scale.y, byte_value(high, 2 * i + 1), -minimum.y));
+    }
+  }
+};
+template <>
+struct Tile<Layout::kQ8> {
+  uint4 c[2];
+  uint32_t packed;
+  float scale[2];
+  FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
+    Tile r;
+    const uint4* from = static_cast<const uint4*>(p.codes) + tile * 64 + lane;
+    r.c[0] = stream16(from);
+    r.c[1] = stream16(from + 32);
+    r.packed = __ldg(static_cast<const uint32_t*>(p.scales) + tile * 16 + lane / 2);
+    return r;
+  }
+  __device__ __forceinline__ void begin() {
+    scale[0] = __half2float(__ushort_as_half(static_cast<unsigned short>(packed)));
+    scale[1] = __half2float(__ushort_as_half(static_cast<unsigned short>(packed >> 16)));
+  }
+  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
+    const uint32_t low = word(c[0], s) ^ 0x80808080u, high = word(c[1], s) ^ 0x80808080u;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a[2 * i] = bf16_pair(__fmul_rn(scale[0], byte_value(low, 2 * i)), __fmul_rn(scale[0], byte_value(low, 2 * i + 1)));
+      a[2 * i + 1] = bf16_pair(__fmul_rn(scale[1], byte_value(high, 2 * i)), __fmul_rn(scale[1], byte_value(high, 2 * i + 1)));
+    }
+  }
+};
+
+template <>
+struct Tile<Layout::kQ4K> {
+  uint4 c;
+  uint32_t packed;
+  uint2 factors;
+  float scale[2], minimum[2];
+  FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
+    Tile r;
+    r.c = stream16(static_cast<const uint4*>(p.codes) + tile * 32 + lane);
+    r.packed = __ldg(static_cast<const uint32_t*>(p.scales) + tile * 16 + lane / 2);
+    r.factors = __ldg(static_cast<const uint2*>(p.minimums) + tile / 4 * 8 + lane / 4);
+    return r;
+  }
+  __device__ __forceinline__ void begin() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t f = h ? factors.y : factors.x, s = packed >> 16 * h;
+      scale[h] = __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(f))), static_cast<float>(s & 255));
+      minimum[h] = __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(f >> 16))), static_cast<float>(s >> 8 & 255));
+    }
+  }
+  FORETOKEN_DEVICE float nibble(uint32_t w, int i) {
+    return __fadd_rn(__uint_as_float((w >> 4 * i & 15u) | 0x4B000000u), -8388608.0f);
+  }
+  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
+    const uint32_t low = s < 2 ? c.x : c.y, high = s < 2 ? c.z : c.w;
+    const int e = s % 2 * 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int n = e + 2 * i;
+      a[2 * i] = bf16_pair(fma(scale[0], nibble(low, n), -minimum[0]), fma(scale[0], nibble(low, n + 1), -minimum[0]));
+      a[2 * i + 1] = bf16_pair(fma(scale[1], nibble(high, n), -minimum[1]), fma(scale[1], nibble(high, n + 1), -minimum[1]));
+    }
+  }
+};
+
+// The rows of one block of columns: consecutive, or the pairs of one expert.
+struct Columns {
+  const uint16_t* x;     // [rows][padded cols]
+  int64_t padded;
+  float* out;
+  int64_t stride, first;
+  int rows;
+  // Experts only.
+  const Part* parts;
+  const ExpertItem* items;
+  const int* item_count;
+  const int* order;
+  int divisor;
+};
+
+template <class TileType, int kBlocks, bool kExperts>
+__global__ void __launch_bounds__(32 * kMaxSplit) products(Part part, Split split, Columns columns) {
+  __shared__ float sums[kMaxSplit][kBlocks * 8][17];
+  const int lane = threadIdx.x & 31, p = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+  const int64_t tiles_wide = columns.padded / 64, m = blockIdx.y;
+  int first_column = static_cast<int>(blockIdx.x) * kBlocks * 8, count = columns.rows - first_column;
+  const int* order = nullptr;
+  if constexpr (kExperts) {
+    if (static_cast<int>(blockIdx.x) >= *columns.item_count) return;
+    const ExpertItem item = columns.items[blockIdx.x];
+    part = columns.parts[item.expert];
+    order = columns.order + item.first;
+    first_column = 0;
+    count = item.count;
+  }
+  const uint16_t* x[kBlocks];
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    int row = first_column + b * 8 + g;
+    if constexpr (kExperts) row = order[g < count ? g : 0] / columns.divisor;
+    x[b] = columns.x + static_cast<int64_t>(row) * columns.padded + t * 8;
+  }
+  float acc[kBlocks][4] = {};
+  constexpr int kAhead = 4;
+  const int64_t base = m * tiles_wide;
+  const int begin = p * split.units / split.parts * split.unit_tiles, end = (p + 1) * split.units / split.parts * split.unit_tiles;
+  TileType ring[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i)
+    if (begin + i < end) ring[i] = TileType::load(part, base + begin + i, lane);
+  for (int k = begin; k < end; k += kAhead) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) {
+      if (k + i >= end) break;
+      TileType tile = ring[i];
+      if (k + i + kAhead < end) ring[i] = TileType::load(part, base + k + i + kAhead, lane);
+      tile.begin();
+      const int64_t at = static_cast<int64_t>(k + i) * 64;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        uint32_t a[2][4];
+        tile.fragment(2 * h, a[0]);
+        tile.fragment(2 * h + 1, a[1]);
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          const uint4 v = *reinterpret_cast<const uint4*>(x[b] + at + h * 32);
+          mma(acc[b], a[0], v.x, v.y);
+          mma(acc[b], a[1], v.z, v.w);
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    sums[p][b * 8 + 2 * t][g] = acc[b][0];
+    sums[p][b * 8 + 2 * t + 1][g] = acc[b][1];
+    sums[p][b * 8 + 2 * t][g + 8] = acc[b][2];
+    sums[p][b * 8 + 2 * t + 1][g + 8] = acc[b][3];
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < kBlocks * 128; i += blockDim.x) {
+    const int column = i / 16, row = i % 16;
+    const int64_t o = m * 16 + row;
+    if (column >= count || o >= part.rows) continue;
+    float sum = sums[0][column][row];
+    for (int q = 1; q < split.parts; ++q) sum = __fadd_rn(sum, sums[q][column][row]);
+    int64_t to = first_column + column;
+    if constexpr (kExperts) to = order[column];
+    columns.out[to * columns.stride + columns.first + o] = sum;
+  }
+}
+
+// f32 weights: one warp an output, lane l takes inputs l, l + 32, ...; then lanes fold 16, 8, 4, 2, 1.
+constexpr int kFloatRows = 8;
+__global__ void __launch_bounds__(128) float_products(Part part, Rows x, Rows out, int64_t first) {
+  const int lane = threadIdx.x & 31;
+  const int64_t o = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
+  if (o >= part.rows) return;
+  const float* w = static_cast<const float*>(part.codes) + o * part.cols;
+  const int64_t row = blockIdx.y * int64_t{kFloatRows};
+  float acc[kFloatRows] = {};
+  for (int64_t k = lane; k < part.cols; k += 32) {
+    const float value = w[k];
+#pragma unroll
+    for (int r = 0; r < kFloatRows; ++r)
+      if (row + r < x.rows) acc[r] = fma(value, x.data[(row + r) * x.stride + k], acc[r]);
+  }
+#pragma unroll
+  for (int r = 0; r < kFloatRows; ++r) {
+    float sum = acc[r];
+    for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, s));
+    if (lane == 0 && row + r < x.rows) out.data[(row + r) * out.stride + first + o] = sum;
+  }
+}
+
+__global__ void expert_float_products(const Part* parts, Routing routing, int divisor, Rows x, Rows out, int64_t first) {
+  if (static_cast<int>(blockIdx.y) >= *routing.item_count) return;
+  const ExpertItem item = routing.items[blockIdx.y];
+  const Part part = parts[item.expert];
+  const int lane = threadIdx.x & 31;
+  const int64_t o = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
+  if (o >= part.rows) return;
+  const float* w = static_cast<const float*>(part.codes) + o * part.cols;
+  for (int r = 0; r < item.count; ++r) {
+    const int pair = routing.order[item.first + r];
+    const float* row = x.data + static_cast<int64_t>(pair / divisor) * x.stride;
+    float sum = 0;
+    for (int64_t k = lane; k < part.cols; k += 32) sum = fma(w[k], row[k], sum);
+    for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, s));
+    if (lane == 0) out.data[static_cast<int64_t>(pair) * out.stride + first + o] = sum;
+  }
+}
+
+template <class TileType>
+void run_products(const Part& part, const Columns& columns, cudaStream_t stream) {
+  const Split split = split_of(part.cols);
+  const unsigned tiles = static_cast<unsigned>((part.rows + 15) / 16), threads = static_cast<unsigned>(32 * split.parts);
+  if (columns.rows <= 8) products<TileType, 1, false><<<dim3(1, tiles), threads, 0, stream>>>(part, split, columns);
+  else if (columns.rows <= 16) products<TileType, 2, false><<<dim3(1, tiles), threads, 0, stream>>>(part, split, columns);
+  else if (columns.rows <= 32) products<TileType, 4, false><<<dim3(1, tiles), threads, 0, stream>>>(part, split, columns);
+  else
+    products<TileType, 8, false>
+        <<<dim3(static_cast<unsigned>((columns.rows + 63) / 64), tiles), threads, 0, stream>>>(part, split, columns);
+}
+
+template <class TileType>
+void run_experts(const Part& like, const Columns& columns, int item_limit, cudaStream_t stream) {
+  const Split split = split_of(like.cols);
+  products<TileType, 1, true><<<dim3(static_cast<unsigned>(item_limit), static_cast<unsigned>((like.rows + 15) / 16)),
+                                static_cast<unsigned>(32 * split.parts), 0, stream>>>(like, split, columns);
+}
+
+__global__ void to_bf16_kernel(Rows x, int64_t padded, uint16_t* out) {
+  const int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 2;
+  if (i >= padded) return;
+  // Place i within its tile: half (8 inputs) | lane of four | input. It holds input 16 t + 8 half + j.
+  const int at = static_cast<int>(i % 64), half = at / 32, t = at % 32 / 8, j = at % 8;
+  const int64_t c = i - at + 16 * t + 8 * half + j;
+  const float* row = x.data + blockIdx.y * x.stride;
+  const float a = c < x.cols ? row[c] : 0.0f, b = c + 1 < x.cols ? row[c + 1] : 0.0f;
+  *reinterpret_cast<uint32_t*>(out + blockIdx.y * padded + i) = bf16_pair(a, b);
+}
+
+__global__ void silu_to_bf16_kernel(Rows x, int64_t width, int64_t padded, uint16_t* out) {
+  const int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 2;
+  if (i >= padded) return;
+  const int at = static_cast<int>(i % 64), half = at / 32, t = at % 32 / 8, j = at % 8;
+  const int64_t c = i - at + 16 * t + 8 * half + j;
+  const float* gate = x.data + blockIdx.y * x.stride;
+  const float* up = gate + width;
+  const float a = c < width ? __fmul_rn(silu(gate[c]), up[c]) : 0.0f;
+  const float b = c + 1 < width ? __fmul_rn(silu(gate[c + 1]), up[c + 1]) : 0.0f;
+  *reinterpret_cast<uint32_t*>(out + blockIdx.y * padded + i) = bf16_pair(a, b);
+}
+
+__global__ void silu_kernel(Rows x, int64_t width, Rows out) {
+  const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (c >= width) return;
+  const float* gate = x.data + blockIdx.y * x.stride;
+  out.data[blockIdx.y * out.stride + c] = __fmul_rn(silu(gate[c]), gate[width + c]);
+}
+
+unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
+
+}  // namespace
+
+void launch_to_bf16(Rows x, uint16_t* out, cudaStream_t stream) {
+  const int64_t padded = padded_cols(x.cols);
+  to_bf16_kernel<<<dim3(blocks(padded / 2, 256), static_cast<unsigned>(x.rows)), 256, 0, stream>>>(x, padded, out);
+}
+
+void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, cudaStream_t stream) {
+  const int64_t padded = padded_cols(width);
+  silu_to_bf16_kernel<<<dim3(blocks(padded / 2, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream>>>(gate_up, width, padded, out);
+}
+
+void launch_silu(Rows gate_up, int64_t width, Rows out, cudaStream_t stream) {
+  silu_kernel<<<dim3(blocks(width, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream>>>(gate_up, width, out);
+}
+
+void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream) {
+  const Columns columns{.x = bf16, .padded = padded_cols(part.cols), .out = out.data, .stride = out.stride, .first = first,
+                        .rows = static_cast<int>(x.rows)};
+  switch (part.layout) {
+    case Layout::kFloats:
+      float_products<<<dim3(blocks(part.rows, 4), blocks(x.rows, kFloatRows)), 128, 0, stream>>>(part, x, out, first);
+      break;
+    case Layout::kBf16: run_products<Tile<Layout::kBf16>>(part, columns, stream); break;
+    case Layout::kCodes:
+      if (part.has_min) run_products<CodesTile<true>>(part, columns, stream);
+      else run_products<CodesTile<false>>(part, columns, stream);
+      break;
+    case Layout::kQ8: run_products<Tile<Layout::kQ8>>(part, columns, stream); break;
+    case Layout::kQ4K: run_products<Tile<Layout::kQ4K>>(part, columns, stream); break;
+  }
+}
+
+void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor, Rows x,
+                          const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream) {
+  const Columns columns{.x = bf16, .padded = padded_cols(like.cols), .out = out.data, .stride = out.stride, .first = first,
+                        .rows = kItemRows, .parts = parts, .items = routing.items, .item_count = routing.item_count,
+                        .order = routing.order, .divisor = input_divisor};
+  switch (like.layout) {
+    case Layout::kFloats:
+      expert_float_products<<<dim3(blocks(like.rows, 4), static_cast<unsigned>(item_limit)), 128, 0, stream>>>(
+          parts, routing, input_divisor, x, out, first);
+      break;
+    case Layout::kBf16: run_experts<Tile<Layout::kBf16>>(like, columns, item_limit, stream); break;
+    case Layout::kCodes:
+      if (like.has_min) run_experts<CodesTile<true>>(like, columns, item_limit, stream);
+      else run_experts<CodesTile<false>>(like, columns, item_limit, stream);
+      break;
+    case Layout::kQ8: run_experts<Tile<Layout::kQ8>>(like, columns, item_limit, stream); break;
+    case Layout::kQ4K: run_experts<Tile<Layout::kQ4K>>(like, columns, item_limit, stream); break;
+  }
+}
+
+}  // namespace foretoken::cuda
