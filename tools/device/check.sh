@@ -61,5 +61,5 @@ for name in "${steps[@]}"; do
   tail -n 24 "$logs/$name.log" | cut -c 1-230
 done
 echo "---- table"
-printf '%s\n' "${table[@]}" | column -t -s '|'
+printf '%s\n' "${table[@]}" | awk -F'|' '{printf "%-12s %-12s %s\n", $1, $2, $3}'
 [[ "${table[*]}" != *FAILED* ]]
