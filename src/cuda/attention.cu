@@ -67,6 +67,7 @@ FORETOKEN_DEVICE void store_key_value(const float* key, const float* value, int 
 // One warp a row and head: query heads, then K/V heads.
 __global__ void __launch_bounds__(128) inputs_kernel(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, HeadShape shape,
                                                      PassDesc pass, KvLayout layout, int layer, Rows queries) {
+  begin_kernel();
   __shared__ float heads[4][kMaxDim];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, dim = shape.dim;
   const int item = blockIdx.x * 4 + warp;
@@ -96,7 +97,16 @@ struct SpanTask {
   KvLayout layout;
   int layer, first_row, spans, head_groups;  // head_groups: blocks per K/V head
   float* partial;                            // [rows][query_heads][spans][dim + 2]: m, l, o
+  uint16_t* bf16;                            // the result once more, or null
 };
+
+FORETOKEN_DEVICE void put_result(const SpanTask& task, int64_t row, int64_t head, int d, float o, float l) {
+  const int64_t dim = task.shape.dim, c = head * dim + d;
+  const float gate = task.packed.data[row * task.packed.stride + (2 * head + 1) * dim + d];
+  const float v = __fmul_rn(__fdiv_rn(o, l), sigmoid(gate));
+  task.out.data[row * task.out.stride + c] = v;
+  if (task.bf16) task.bf16[row * task.out.cols + c] = __bfloat16_as_ushort(to_bf16(v));
+}
 
 // Where a logical position of a row lies.
 FORETOKEN_DEVICE int64_t slot_of(int64_t position, int64_t prefix, const int32_t* path) {
@@ -105,6 +115,7 @@ FORETOKEN_DEVICE int64_t slot_of(int64_t position, int64_t prefix, const int32_t
 
 template <KvFormat kFormat, int kHeads>
 __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
+  begin_kernel();
   constexpr bool kScaled = kFormat == KvFormat::kInt8;
   __shared__ __align__(16) float query[kHeads][kMaxDim];
   __shared__ float weight[kHeads][kSpanTokens];     // scores, then exp(score - m), then times the value scale
@@ -242,8 +253,7 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
     if (h >= heads) continue;
     const int64_t head = first_head + h;
     if (alone) {
-      const float gate = task.packed.data[row * task.packed.stride + (2 * head + 1) * dim + d];
-      task.out.data[row * task.out.stride + head * dim + d] = __fmul_rn(__fdiv_rn(o[i], total[h]), sigmoid(gate));
+      put_result(task, row, head, d, o[i], total[h]);
       continue;
     }
     float* to = task.partial + ((static_cast<int64_t>(blockIdx.z) * shape.query_heads + head) * task.spans + blockIdx.x) * (dim + 2);
@@ -257,6 +267,7 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
 
 // Spans in ascending order; a thread a dimension.
 __global__ void merge_kernel(SpanTask task) {
+  begin_kernel();
   const int dim = task.shape.dim, d = threadIdx.x;
   const int64_t head = blockIdx.x, row = task.first_row + static_cast<int64_t>(blockIdx.y);
   const RowDesc desc = task.pass.rows[row];
@@ -273,8 +284,7 @@ __global__ void merge_kernel(SpanTask task) {
     o = fma(from[2 + d], cb, __fmul_rn(o, ca));
     m = next;
   }
-  const float gate = task.packed.data[row * task.packed.stride + (2 * head + 1) * dim + d];
-  task.out.data[row * task.out.stride + head * dim + d] = __fmul_rn(__fdiv_rn(o, l), sigmoid(gate));
+  put_result(task, row, head, d, o, l);
 }
 
 template <KvFormat kFormat>
@@ -282,9 +292,7 @@ void run_spans(SpanTask task, int rows, cudaStream_t stream) {
   const int group = task.shape.query_heads / task.shape.kv_heads;
   const auto launch = [&](auto kernel, int heads) {
     task.head_groups = (group + heads - 1) / heads;
-    kernel<<<dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups),
-                  static_cast<unsigned>(rows)),
-             kThreads, 0, stream>>>(task);
+    Launch{dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups), static_cast<unsigned>(rows)), kThreads, 0, stream}(kernel, task);
   };
   if (group == 1) launch(span_kernel<kFormat, 1>, 1);
   else if (group == 2) launch(span_kernel<kFormat, 2>, 2);
@@ -298,6 +306,7 @@ void run_spans(SpanTask task, int rows, cudaStream_t stream) {
 // One thread an element of a slot (key, value, the two scales) of a layer and head; moves in ascending order.
 template <class Element>
 __global__ void commit_kernel(const uint64_t* pages, KvLayout layout, int64_t prefix, const int32_t* path, int count) {
+  begin_kernel();
   const int dim = layout.head_dim, items = 2 * dim + (layout.format == KvFormat::kInt8 ? 2 : 0);
   const int i = blockIdx.x * blockDim.x + threadIdx.x;
   const int layer = blockIdx.y / layout.heads, head = blockIdx.y % layout.heads;
@@ -331,6 +340,7 @@ FORETOKEN_DEVICE int64_t block_slot(const BlockLaneDesc& lane, int64_t position)
 
 __global__ void __launch_bounds__(128) block_inputs_kernel(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary,
                                                            BlockHeads shape, const BlockLaneDesc* lanes, int lane_count, KvLayout layout) {
+  begin_kernel();
   __shared__ float heads[4][kMaxDim];
   const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31, dim = shape.dim;
   const int query_heads = q.data ? shape.query_heads : 0, item = blockIdx.x * 4 + warp;
@@ -358,6 +368,7 @@ constexpr int kBlockThreads = 128;
 template <KvFormat kFormat>
 __global__ void __launch_bounds__(kBlockThreads) block_attention_kernel(Rows queries, BlockHeads shape, const BlockLaneDesc* lanes,
                                                                         KvLayout layout, Rows out) {
+  begin_kernel();
   __shared__ float query[kMaxDim], weight[kBlockThreads], warps[kBlockThreads / 32];
   __shared__ int64_t value_of[kBlockThreads];
   const BlockLaneDesc lane = lanes[blockIdx.z];
@@ -429,8 +440,7 @@ __global__ void __launch_bounds__(kBlockThreads) block_attention_kernel(Rows que
 
 void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, const HeadShape& shape,
                              const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, cudaStream_t stream) {
-  inputs_kernel<<<dim3(blocks(shape.query_heads + shape.kv_heads, 4), static_cast<unsigned>(pass.row_count)), 128, 0, stream>>>(
-      packed, q_norm, k_norm, rotary, shape, pass, layout, layer, queries);
+  Launch{dim3(blocks(shape.query_heads + shape.kv_heads, 4), static_cast<unsigned>(pass.row_count)), 128, 0, stream}(inputs_kernel, packed, q_norm, k_norm, rotary, shape, pass, layout, layer, queries);
 }
 
 size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t spans) {
@@ -438,41 +448,40 @@ size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t sp
 }
 
 void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows, int64_t spans,
-                      const KvLayout& layout, int layer, float* partial, Rows out, cudaStream_t stream) {
+                      const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16, cudaStream_t stream) {
   const SpanTask task{.queries = queries, .packed = packed, .out = out, .shape = shape, .pass = pass, .layout = layout, .layer = layer,
-                      .first_row = first_row, .spans = static_cast<int>(spans), .head_groups = 1, .partial = partial};
+                      .first_row = first_row, .spans = static_cast<int>(spans), .head_groups = 1, .partial = partial, .bf16 = bf16};
   switch (layout.format) {
     case KvFormat::kF32: run_spans<KvFormat::kF32>(task, rows, stream); break;
     case KvFormat::kBF16: run_spans<KvFormat::kBF16>(task, rows, stream); break;
     case KvFormat::kInt8: run_spans<KvFormat::kInt8>(task, rows, stream); break;
   }
   if (spans > 1)
-    merge_kernel<<<dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows)), kMaxDim, 0, stream>>>(task);
+    Launch{dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows)), kMaxDim, 0, stream}(merge_kernel, task);
 }
 
 void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count, cudaStream_t stream) {
   const dim3 grid(blocks(2 * layout.head_dim + 2, 128), static_cast<unsigned>(layout.layers * layout.heads));
   switch (layout.format) {
-    case KvFormat::kF32: commit_kernel<uint32_t><<<grid, 128, 0, stream>>>(pages, layout, prefix, path, count); break;
-    case KvFormat::kBF16: commit_kernel<uint16_t><<<grid, 128, 0, stream>>>(pages, layout, prefix, path, count); break;
-    case KvFormat::kInt8: commit_kernel<uint8_t><<<grid, 128, 0, stream>>>(pages, layout, prefix, path, count); break;
+    case KvFormat::kF32: Launch{grid, 128, 0, stream}(commit_kernel<uint32_t>, pages, layout, prefix, path, count); break;
+    case KvFormat::kBF16: Launch{grid, 128, 0, stream}(commit_kernel<uint16_t>, pages, layout, prefix, path, count); break;
+    case KvFormat::kInt8: Launch{grid, 128, 0, stream}(commit_kernel<uint8_t>, pages, layout, prefix, path, count); break;
   }
 }
 
 void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary, const BlockHeads& shape,
                          const BlockLaneDesc* lanes, int lane_count, int rows, const KvLayout& layout, cudaStream_t stream) {
   const int heads = (q.data ? shape.query_heads : 0) + shape.kv_heads;
-  block_inputs_kernel<<<dim3(blocks(heads, 4), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)), 128, 0, stream>>>(
-      q, kv, q_norm, k_norm, rotary, shape, lanes, lane_count, layout);
+  Launch{dim3(blocks(heads, 4), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)), 128, 0, stream}(block_inputs_kernel, q, kv, q_norm, k_norm, rotary, shape, lanes, lane_count, layout);
 }
 
 void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
                             const KvLayout& layout, Rows out, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count));
   switch (layout.format) {
-    case KvFormat::kF32: block_attention_kernel<KvFormat::kF32><<<grid, kBlockThreads, 0, stream>>>(queries, shape, lanes, layout, out); break;
-    case KvFormat::kBF16: block_attention_kernel<KvFormat::kBF16><<<grid, kBlockThreads, 0, stream>>>(queries, shape, lanes, layout, out); break;
-    case KvFormat::kInt8: block_attention_kernel<KvFormat::kInt8><<<grid, kBlockThreads, 0, stream>>>(queries, shape, lanes, layout, out); break;
+    case KvFormat::kF32: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kF32>, queries, shape, lanes, layout, out); break;
+    case KvFormat::kBF16: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kBF16>, queries, shape, lanes, layout, out); break;
+    case KvFormat::kInt8: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kInt8>, queries, shape, lanes, layout, out); break;
   }
 }
 

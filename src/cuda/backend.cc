@@ -46,6 +46,7 @@ BackendInfo CudaBackend::info() const { return {.name = "cuda", .detail = detail
 // ---- Memory
 
 void CudaBackend::upload(View host, View to) {
+  begin();
   checks::copy(host, to);
   if (host.empty()) return;
   const size_t element = dtype_bytes(host.dtype), width = static_cast<size_t>(host.cols) * element;
@@ -64,6 +65,7 @@ void CudaBackend::upload(View host, View to) {
 }
 
 void CudaBackend::download(View from, View host) {
+  begin();
   checks::copy(from, host);
   if (!from.empty()) {
     const size_t element = dtype_bytes(from.dtype);
@@ -75,6 +77,7 @@ void CudaBackend::download(View from, View host) {
 }
 
 void CudaBackend::copy(View from, View to) {
+  begin();
   checks::copy(from, to);
   if (from.empty()) return;
   const size_t element = dtype_bytes(from.dtype);
@@ -84,6 +87,7 @@ void CudaBackend::copy(View from, View to) {
 }
 
 void CudaBackend::clear(View memory) {
+  begin();
   if (memory.empty()) return;
   const size_t element = dtype_bytes(memory.dtype);
   check(cudaMemset2DAsync(memory.data, static_cast<size_t>(memory.stride) * element, 0, static_cast<size_t>(memory.cols) * element,
@@ -91,13 +95,22 @@ void CudaBackend::clear(View memory) {
         "clearing memory");
 }
 
+namespace {
+
+// A copy of pageable memory: in the order of the stream, and done with the source when it returns.
+void send(std::byte* to, const void* from, size_t bytes, cudaStream_t stream) {
+  if (bytes == 0) return;
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "an upload");
+  check(cudaStreamSynchronize(stream), "an upload");
+}
+
+}  // namespace
+
 void CudaBackend::keep_table(const MatrixSource& table) {
-  if (tables_.count(table.data.data())) return;
   Table kept{device_memory(table.data.size()), device_memory(table.row_order.size() * 4)};
-  check(cudaMemcpy(kept.rows.data(), table.data.data(), table.data.size(), cudaMemcpyHostToDevice), "an upload");
-  if (!table.row_order.empty())
-    check(cudaMemcpy(kept.order.data(), table.row_order.data(), table.row_order.size() * 4, cudaMemcpyHostToDevice), "an upload");
-  tables_.emplace(table.data.data(), std::move(kept));
+  send(kept.rows.data(), table.data.data(), table.data.size(), stream_);
+  send(kept.order.data(), table.row_order.data(), table.row_order.size() * 4, stream_);
+  tables_.insert_or_assign(table.data.data(), std::move(kept));
 }
 
 namespace {
@@ -111,9 +124,9 @@ int64_t packed_rows(const MatrixSource& source) {
   return source.row_order.empty() ? source.rows : static_cast<int64_t>(source.row_order.size());
 }
 
-Buffer on_device(const std::vector<int32_t>& values) {
+Buffer on_device(const std::vector<int32_t>& values, cudaStream_t stream) {
   Buffer buffer = device_memory(values.size() * 4);
-  if (!values.empty()) check(cudaMemcpy(buffer.data(), values.data(), values.size() * 4, cudaMemcpyHostToDevice), "an upload");
+  send(buffer.data(), values.data(), values.size() * 4, stream);
   return buffer;
 }
 
@@ -137,7 +150,7 @@ void pack_source(const MatrixSource& source, const Part& part, int64_t first_row
   // Orders are looked up by the part's row.
   std::vector<int32_t> order(source.row_order.empty() ? 0 : static_cast<size_t>(first_row), 0);
   order.insert(order.end(), source.row_order.begin(), source.row_order.end());
-  const Buffer row_order = on_device(order), column_order = on_device(source.column_order);
+  const Buffer row_order = on_device(order, stream), column_order = on_device(source.column_order, stream);
   const int64_t rows = packed_rows(source);
   const int64_t chunk = source.row_order.empty() ? std::max<int64_t>(16, static_cast<int64_t>(kChunk / std::max<size_t>(1, stride)) / 16 * 16) : rows;
   const int64_t raw_rows = source.row_order.empty() ? std::min(chunk, rows) : source.rows;
@@ -145,9 +158,7 @@ void pack_source(const MatrixSource& source, const Part& part, int64_t first_row
   for (int64_t done = 0; done < rows; done += chunk) {
     const int64_t count = std::min(chunk, rows - done), from = source.row_order.empty() ? done : 0;
     const int64_t sent = source.row_order.empty() ? count : source.rows;
-    check(cudaMemcpy(raw.data(), source.data.data() + static_cast<size_t>(from) * stride, static_cast<size_t>(sent) * stride,
-                     cudaMemcpyHostToDevice),
-          "an upload of weights");
+    send(raw.data(), source.data.data() + static_cast<size_t>(from) * stride, static_cast<size_t>(sent) * stride, stream);
     launch_pack({.format = source.format,
                  .source = reinterpret_cast<const uint8_t*>(raw.data()),
                  .row_bytes = stride,
@@ -204,6 +215,7 @@ MatrixPtr CudaBackend::pack(std::span<const MatrixSource> parts) {
 // ---- Rows
 
 void CudaBackend::embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) {
+  begin();
   checks::embed(inputs, table, out);
   if (out.empty()) return;
   const auto kept = tables_.find(table.data.data());
@@ -225,26 +237,31 @@ void CudaBackend::embed(std::span<const RowInput> inputs, const MatrixSource& ta
 
 void CudaBackend::rms_norm(View x, View w, float epsilon, View out) {
   checks::rms_norm(x, w, out);
+  const bool takes_sum = sum_.inout.data == x.data && sum_.inout.rows == x.rows && sum_.inout.cols == x.cols && sum_.inout.stride == x.stride;
+  const Rows addend = takes_sum ? rows_of(std::exchange(sum_, {}).x) : Rows{};
+  begin();
   if (x.empty()) return;
-  launch_rms_norm(rows_of(x), w.f32(), epsilon, rows_of(out), stream_);
+  launch_rms_norm(rows_of(x), addend, w.f32(), epsilon, rows_of(out), leave_rounded(out), stream_);
   launched("rms_norm");
 }
 
 void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) {
+  begin();
   checks::gated_norm(x, gate, w, out);
   if (x.empty()) return;
-  launch_gated_norm(rows_of(x), rows_of(gate), w.f32(), static_cast<int>(w.cols), epsilon, sigmoid_gate, rows_of(out), stream_);
+  launch_gated_norm(rows_of(x), rows_of(gate), w.f32(), static_cast<int>(w.cols), epsilon, sigmoid_gate, rows_of(out),
+                    leave_rounded(out), stream_);
   launched("gated_norm");
 }
 
 void CudaBackend::add(View x, View inout) {
   checks::add(x, inout);
-  if (x.empty()) return;
-  launch_add(rows_of(x), rows_of(inout), stream_);
-  launched("add");
+  begin();
+  if (!x.empty()) sum_ = {x, inout};
 }
 
 void CudaBackend::scale(View inout, float factor) {
+  begin();
   checks::shape(inout, -1, -1);
   if (inout.empty()) return;
   launch_scale(rows_of(inout), factor, stream_);
@@ -252,6 +269,7 @@ void CudaBackend::scale(View inout, float factor) {
 }
 
 void CudaBackend::gather_rows(View x, std::span<const int> rows, View out) {
+  begin();
   checks::gather_rows(x, rows, out);
   if (out.empty()) return;
   launch_gather(rows_of(x), uploads_->known(std::span<const int32_t>(rows)), rows_of(out), stream_);
@@ -260,10 +278,29 @@ void CudaBackend::gather_rows(View x, std::span<const int> rows, View out) {
 
 // ---- Products
 
-// Room for whole blocks of 64 columns: the rows beyond x's are read and never used.
-uint16_t* CudaBackend::bf16_of(View x) {
+void CudaBackend::begin() {
+  rounded_ = {};
+  if (sum_.x.data) {
+    launch_add(rows_of(sum_.x), rows_of(sum_.inout), stream_);
+    launched("add");
+  }
+  sum_ = {};
+}
+
+const uint16_t* CudaBackend::take_rounded(View x) {
+  const Rounded left = rounded_;
+  begin();
+  if (left.bf16 && left.of.data == x.data && left.of.rows == x.rows && left.of.cols == x.cols && left.of.stride == x.stride) return left.bf16;
+  // Whole blocks of 64 columns: the rows beyond x's are read and never used.
   uint16_t* to = bf16_.take<uint16_t>(static_cast<size_t>((x.rows + 63) / 64 * 64 * padded_cols(x.cols)));
   launch_to_bf16(rows_of(x), to, stream_);
+  return to;
+}
+
+uint16_t* CudaBackend::leave_rounded(View out) {
+  if (out.cols % 64 != 0) return nullptr;
+  uint16_t* to = bf16_.take<uint16_t>(static_cast<size_t>((out.rows + 63) / 64 * 64 * out.cols));
+  rounded_ = {out, to};
   return to;
 }
 
@@ -285,23 +322,28 @@ bool any_floats(const CudaMatrix& w) {
 
 void CudaBackend::linear(View x, const Matrix& w, View out) {
   checks::linear(x, w, out);
-  if (out.empty()) return;
   const CudaMatrix& matrix = matrix_of(w);
-  products(x, only_floats(matrix) ? nullptr : bf16_of(x), matrix, out);
+  if (only_floats(matrix) || out.empty()) begin();
+  if (out.empty()) return;
+  products(x, only_floats(matrix) ? nullptr : take_rounded(x), matrix, out);
 }
 
 void CudaBackend::gated_ffn(View x, const ExpertWeights& w, View out) {
   checks::gated_ffn(x, w, out);
-  if (out.empty()) return;
+  if (out.empty()) return begin();
+  ffn(x, take_rounded(x), w, out);
+}
+
+void CudaBackend::ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out) {
   const int64_t width = w.down->cols();
   const View gate_up = View::of(ffn_.take<float>(static_cast<size_t>(x.rows * 3 * width)), x.rows, 2 * width);
-  linear(x, *w.gate_up, gate_up);
+  products(x, bf16, matrix_of(*w.gate_up), gate_up);
   const CudaMatrix& down = matrix_of(*w.down);
   const View hidden = View::of(gate_up.f32() + x.rows * 2 * width, x.rows, width);
   if (any_floats(down)) launch_silu(rows_of(gate_up), width, rows_of(hidden), stream_);
-  uint16_t* bf16 = ffn_bf16_.take<uint16_t>(static_cast<size_t>((x.rows + 63) / 64 * 64 * padded_cols(width)));
-  if (!only_floats(down)) launch_silu_to_bf16(rows_of(gate_up), width, bf16, stream_);
-  products(hidden, bf16, down, out);
+  uint16_t* hidden_bf16 = ffn_bf16_.take<uint16_t>(static_cast<size_t>((x.rows + 63) / 64 * 64 * padded_cols(width)));
+  if (!only_floats(down)) launch_silu_to_bf16(rows_of(gate_up), width, hidden_bf16, stream_);
+  products(hidden, hidden_bf16, down, out);
 }
 
 CudaBackend::ExpertTable CudaBackend::expert_table(std::span<const ExpertWeights> experts, bool down) {
@@ -321,7 +363,7 @@ CudaBackend::ExpertTable CudaBackend::expert_table(std::span<const ExpertWeights
       parts.push_back(part);
     }
     Buffer on = device_memory(parts.size() * sizeof(Part));
-    check(cudaMemcpy(on.data(), parts.data(), parts.size() * sizeof(Part), cudaMemcpyHostToDevice), "an upload");
+    send(on.data(), parts.data(), parts.size() * sizeof(Part), stream_);
     table.parts.push_back(std::move(on));
     table.like.push_back(&like);
   }
@@ -341,11 +383,12 @@ const CudaBackend::MoeTables& CudaBackend::tables_of(const MoeWeights& w) {
 void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View out) {
   checks::moe(x, shape, w, out);
   CHECK(shape.top_k <= kMostTopExperts);
-  if (out.empty()) return;
+  if (out.empty()) return begin();
+  const uint16_t* bf16 = take_rounded(x);
   const MoeTables& tables = tables_of(w);
   const int rows = static_cast<int>(x.rows), pairs = rows * shape.top_k, limit = max_items(rows, shape.top_k, shape.experts);
   const View logits = View::of(moe_logits_.take<float>(static_cast<size_t>(rows * shape.experts)), rows, shape.experts);
-  linear(x, *w.router, logits);
+  products(x, bf16, matrix_of(*w.router), logits);
 
   const size_t words = static_cast<size_t>(3 * pairs + 1);
   int* memory = moe_routing_.take<int>(words + static_cast<size_t>(limit) * sizeof(ExpertItem) / sizeof(int));
@@ -360,7 +403,6 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
   const View gate_up = View::of(ffn_.take<float>(static_cast<size_t>(pairs * 3 * width)), pairs, 2 * width);
   const View hidden = View::of(gate_up.f32() + pairs * 2 * width, pairs, width);
   const View results = View::of(moe_pairs_.take<float>(static_cast<size_t>(pairs * out.cols)), pairs, out.cols);
-  const uint16_t* bf16 = bf16_of(x);
   for (size_t p = 0; p < tables.gate_up.like.size(); ++p)
     launch_expert_linear(reinterpret_cast<const Part*>(tables.gate_up.parts[p].data()), tables.gate_up.like[p]->part, routing, limit,
                          shape.top_k, rows_of(x), bf16, rows_of(gate_up), tables.gate_up.like[p]->first, stream_);
@@ -374,8 +416,8 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
 
   const View shared = View::of(moe_shared_.take<float>(static_cast<size_t>(rows * out.cols)), rows, out.cols);
   const View shared_gate = View::of(moe_gate_.take<float>(static_cast<size_t>(rows)), rows, 1);
-  gated_ffn(x, w.shared, shared);
-  linear(x, *w.shared_gate, shared_gate);
+  ffn(x, bf16, w.shared, shared);
+  products(x, bf16, matrix_of(*w.shared_gate), shared_gate);
   launch_combine(rows_of(results), routing, shape.top_k, rows_of(shared), rows_of(shared_gate), rows_of(out), stream_);
   launched("moe");
 }
@@ -430,6 +472,7 @@ CudaBackend::Pass CudaBackend::describe(const Batch& batch, int64_t rows, std::s
 // ---- Attention
 
 void CudaBackend::rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table) {
+  begin();
   checks::rotary_table(inputs, spec, table);
   if (table.empty()) return;
   words_.clear();
@@ -441,6 +484,7 @@ void CudaBackend::rotary_table(std::span<const RowInput> inputs, const RotarySpe
 
 void CudaBackend::attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape, const Batch& batch,
                                    std::span<const PageTable> pages, const KvLayout& layout, int layer, View queries) {
+  begin();
   checks::attention_inputs(packed, q_norm, k_norm, rotary, shape, batch, pages, layout, layer, queries);
   if (packed.rows == 0) return;
   const Pass pass = describe(batch, packed.rows, pages);
@@ -451,6 +495,7 @@ void CudaBackend::attention_inputs(View packed, View q_norm, View k_norm, View r
 
 void CudaBackend::attention(View queries, View packed, const AttentionShape& shape, const Batch& batch, std::span<const PageTable> pages,
                             const KvLayout& layout, int layer, View out) {
+  begin();
   checks::attention(queries, packed, shape, batch, pages, layout, layer, out);
   if (packed.rows == 0) return;
   const Pass pass = describe(batch, packed.rows, pages);
@@ -459,13 +504,15 @@ void CudaBackend::attention(View queries, View packed, const AttentionShape& sha
   const int64_t per_row = static_cast<int64_t>(attention_partial_floats(1, heads, spans));
   const int64_t at_once = spans == 1 ? packed.rows : std::clamp<int64_t>(static_cast<int64_t>(kPartialFloats) / per_row, 1, packed.rows);
   float* partial = spans == 1 ? nullptr : partial_.take<float>(static_cast<size_t>(at_once * per_row));
+  uint16_t* bf16 = leave_rounded(out);
   for (int64_t first = 0; first < packed.rows; first += at_once)
     launch_attention(rows_of(queries), rows_of(packed), heads, pass.desc, static_cast<int>(first),
-                     static_cast<int>(std::min(at_once, packed.rows - first)), spans, layout, layer, partial, rows_of(out), stream_);
+                     static_cast<int>(std::min(at_once, packed.rows - first)), spans, layout, layer, partial, rows_of(out), bf16, stream_);
   launched("attention");
 }
 
 void CudaBackend::commit_kv(PageTable pages, const KvLayout& layout, int64_t prefix, std::span<const int> path) {
+  begin();
   checks::commit_kv(pages, layout, prefix, path);
   bool moves = false;
   for (size_t j = 0; j < path.size(); ++j) moves = moves || path[j] != static_cast<int>(j);
@@ -479,6 +526,7 @@ void CudaBackend::commit_kv(PageTable pages, const KvLayout& layout, int64_t pre
 
 void CudaBackend::causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch, std::span<const DeltaMemory> lanes,
                               View out) {
+  begin();
   checks::causal_conv(packed, weight, shape, batch, lanes, out);
   CHECK(weight.stride == weight.cols);
   if (packed.rows == 0) return;
@@ -489,6 +537,7 @@ void CudaBackend::causal_conv(View packed, View weight, const DeltaShape& shape,
 
 void CudaBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape, const Batch& batch,
                              std::span<const DeltaMemory> lanes, View out) {
+  begin();
   checks::delta_rule(conv, beta_alpha, decay_rate, dt_bias, shape, batch, lanes, out);
   CHECK(shape.key_dim <= kMaxKeyDim);
   if (conv.rows == 0) return;
@@ -503,6 +552,7 @@ void CudaBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View d
 }
 
 void CudaBackend::commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) {
+  begin();
   checks::commit_delta(shape, lane, settled, path);
   const std::span<const int> rows = path.subspan(static_cast<size_t>(settled));
   if (rows.empty()) return;
@@ -540,6 +590,7 @@ BlockHeads block_heads(const BlockShape& shape, int rotary_dim) {
 
 void CudaBackend::block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape,
                                std::span<const BlockLane> lanes, const KvLayout& layout) {
+  begin();
   checks::block_inputs(q, kv, q_norm, k_norm, rotary, shape, lanes, layout);
   int rows;
   const BlockLaneDesc* descs = describe(lanes, rows);
@@ -551,6 +602,7 @@ void CudaBackend::block_inputs(View q, View kv, View q_norm, View k_norm, View r
 
 void CudaBackend::block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout,
                                   View out) {
+  begin();
   checks::block_attention(queries, shape, lanes, layout, out);
   int rows;
   const BlockLaneDesc* descs = describe(lanes, rows);
@@ -561,6 +613,7 @@ void CudaBackend::block_attention(View queries, const BlockShape& shape, std::sp
 }
 
 void CudaBackend::block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) {
+  begin();
   checks::block_conv(x, base, delta, group, lanes, out);
   int rows;
   const BlockLaneDesc* descs = describe(lanes, rows);
@@ -571,6 +624,7 @@ void CudaBackend::block_conv(View x, View base, View delta, int group, std::span
 
 // The ids are the host's: this waits.
 void CudaBackend::top_k(View logits, int k, std::span<TokenId> ids, View values) {
+  begin();
   checks::top_k(logits, k, ids, values);
   if (logits.rows == 0) return;
   int32_t* on_device = top_ids_.take<int32_t>(ids.size());
@@ -581,6 +635,7 @@ void CudaBackend::top_k(View logits, int k, std::span<TokenId> ids, View values)
 }
 
 void CudaBackend::selector_edges(View weights, View predecessors, View successors, View edges) {
+  begin();
   checks::selector_edges(weights, predecessors, successors, edges);
   if (edges.empty()) return;
   launch_selector_edges(rows_of(weights), rows_of(predecessors), rows_of(successors), rows_of(edges), stream_);

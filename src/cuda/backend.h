@@ -84,7 +84,22 @@ class CudaBackend final : public Backend {
   };
   Pass describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages);
   const BlockLaneDesc* describe(std::span<const BlockLane> lanes, int& most_rows);
-  uint16_t* bf16_of(View x);
+  // ---- Between operators. A sum that a norm of the same rows may take along, and the bf16 copy that the operator before left of its
+  // output: both end with the next operator.
+  struct Sum {
+    View x, inout;
+  };
+  struct Rounded {
+    View of;
+    const uint16_t* bf16 = nullptr;
+  };
+  // Every operator begins with this or with take_rounded: earlier sums are enqueued, the copy is forgotten.
+  void begin();
+  // bf16 of x: what the operator before left, or made now.
+  const uint16_t* take_rounded(View x);
+  // Room for a bf16 copy of `out`, which is then known to the next operator; null where its width does not allow one.
+  uint16_t* leave_rounded(View out);
+  void ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out);
   void products(View x, const uint16_t* bf16, const CudaMatrix& w, View out);
   // Outputs of all pairs of a routing by the experts' own matrices; `parts` is a table of them on the device.
   struct ExpertTable {
@@ -106,6 +121,8 @@ class CudaBackend final : public Backend {
   std::string detail_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Uploads> uploads_;
+  Sum sum_;
+  Rounded rounded_;
   DeviceScratch bf16_, ffn_, ffn_bf16_, own_rows_, partial_, delta_, moe_logits_, moe_pairs_, moe_hidden_, moe_routing_, moe_shared_,
       moe_gate_, top_, top_ids_, top_values_;
   std::unordered_map<const std::byte*, Table> tables_;

@@ -12,6 +12,7 @@ unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((coun
 // ---- Convolution. One thread a row and channel.
 
 __global__ void conv_kernel(Rows packed, const float* weight, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes, Rows out) {
+  begin_kernel();
   const int channels = shape.channels(), kernel = shape.kernel;
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= channels) return;
@@ -42,6 +43,7 @@ FORETOKEN_DEVICE void advance_tail(const DeltaShape& shape, float* tail, int c, 
 }
 
 __global__ void advance_kernel(Rows packed, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes) {
+  begin_kernel();
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   const LaneDesc lane = pass.lanes[blockIdx.y];
   if (c >= shape.channels() || lane.settled == 0) return;
@@ -54,6 +56,7 @@ __global__ void advance_kernel(Rows packed, DeltaShape shape, PassDesc pass, con
 // One warp normalises one key head's query or key, or computes a row's factors.
 __global__ void __launch_bounds__(128) prepare_kernel(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias,
                                                       DeltaShape shape, PassDesc pass, const DeltaMemory* lanes, DeltaScratch scratch) {
+  begin_kernel();
   const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31;
   const int64_t row = blockIdx.y;
   const int item = blockIdx.x * 4 + warp;
@@ -92,6 +95,7 @@ constexpr int kChunkRows = 8;   // rows whose keys and queries are staged togeth
 template <int kKeys, bool kPadded>
 __global__ void __launch_bounds__(kColumns) delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes,
                                                          DeltaScratch scratch, Rows out) {
+  begin_kernel();
   __shared__ __align__(16) float keys[kChunkRows][kKeys], queries[kChunkRows][kKeys], ancestor_key[kKeys];
   const LaneDesc lane = pass.lanes[blockIdx.z];
   if (lane.rows == 0) return;
@@ -207,6 +211,7 @@ __global__ void __launch_bounds__(kColumns) delta_kernel(Rows conv, DeltaShape s
 
 // One thread a cell, rows in ascending order.
 __global__ void replay_kernel(DeltaShape shape, DeltaMemory lane, const int32_t* rows, int count) {
+  begin_kernel();
   const int64_t cell = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t per_head = static_cast<int64_t>(shape.key_dim) * shape.value_dim;
   if (cell >= per_head * shape.value_heads) return;
@@ -224,6 +229,7 @@ __global__ void replay_kernel(DeltaShape shape, DeltaMemory lane, const int32_t*
 }
 
 __global__ void replay_tail_kernel(DeltaShape shape, DeltaMemory lane, const int32_t* rows, int count) {
+  begin_kernel();
   const int c = blockIdx.x * blockDim.x + threadIdx.x, channels = shape.channels();
   if (c >= channels) return;
   advance_tail(shape, lane.tail, c, count, [&](int i) { return lane.tape.conv_row[static_cast<int64_t>(rows[i]) * channels + c]; });
@@ -234,17 +240,16 @@ __global__ void replay_tail_kernel(DeltaShape shape, DeltaMemory lane, const int
 void launch_causal_conv(Rows packed, const float* weight, const DeltaShape& shape, const PassDesc& pass, const DeltaMemory* lanes,
                         bool advances, Rows out, cudaStream_t stream) {
   const unsigned wide = blocks(shape.channels(), 256);
-  conv_kernel<<<dim3(wide, static_cast<unsigned>(pass.row_count)), 256, 0, stream>>>(packed, weight, shape, pass, lanes, out);
+  Launch{dim3(wide, static_cast<unsigned>(pass.row_count)), 256, 0, stream}(conv_kernel, packed, weight, shape, pass, lanes, out);
   if (advances && shape.kernel > 1)
-    advance_kernel<<<dim3(wide, static_cast<unsigned>(pass.lane_count)), 256, 0, stream>>>(packed, shape, pass, lanes);
+    Launch{dim3(wide, static_cast<unsigned>(pass.lane_count)), 256, 0, stream}(advance_kernel, packed, shape, pass, lanes);
 }
 
 void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias, const DeltaShape& shape,
                        const PassDesc& pass, const DeltaMemory* lanes, const DeltaScratch& scratch, Rows out, cudaStream_t stream) {
-  prepare_kernel<<<dim3(blocks(2 * shape.key_heads + 1, 4), static_cast<unsigned>(pass.row_count)), 128, 0, stream>>>(
-      conv, beta_alpha, decay_rate, dt_bias, shape, pass, lanes, scratch);
+  Launch{dim3(blocks(2 * shape.key_heads + 1, 4), static_cast<unsigned>(pass.row_count)), 128, 0, stream}(prepare_kernel, conv, beta_alpha, decay_rate, dt_bias, shape, pass, lanes, scratch);
   const dim3 grid(blocks(shape.value_dim, kColumns), static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count));
-  const auto launch = [&](auto kernel) { kernel<<<grid, kColumns, 0, stream>>>(conv, shape, pass, lanes, scratch, out); };
+  const auto launch = [&](auto kernel) { Launch{grid, kColumns, 0, stream}(kernel, conv, shape, pass, lanes, scratch, out); };
   if (shape.key_dim == 128) launch(delta_kernel<128, false>);
   else if (shape.key_dim == 64) launch(delta_kernel<64, false>);
   else if (shape.key_dim <= 16) launch(delta_kernel<16, true>);
@@ -252,8 +257,8 @@ void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, cons
 }
 
 void launch_commit_delta(const DeltaShape& shape, const DeltaMemory& lane, const int32_t* rows, int count, cudaStream_t stream) {
-  replay_kernel<<<blocks(static_cast<int64_t>(shape.state_floats()), 256), 256, 0, stream>>>(shape, lane, rows, count);
-  if (shape.kernel > 1) replay_tail_kernel<<<blocks(shape.channels(), 256), 256, 0, stream>>>(shape, lane, rows, count);
+  Launch{blocks(static_cast<int64_t>(shape.state_floats()), 256), 256, 0, stream}(replay_kernel, shape, lane, rows, count);
+  if (shape.kernel > 1) Launch{blocks(shape.channels(), 256), 256, 0, stream}(replay_tail_kernel, shape, lane, rows, count);
 }
 
 }  // namespace foretoken::cuda

@@ -140,4 +140,32 @@ FORETOKEN_DEVICE int8_t activation_code(float x, float inverse) {
   return inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(__float2int_rn(__fmul_rn(x, inverse)));
 }
 
+// Every kernel begins with this: the next one may be brought in (it waits here in turn), and what came before is complete and visible.
+// What no earlier kernel writes (weights) may be read before.
+FORETOKEN_DEVICE void begin_kernel() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// A launch that may overlap the end of the kernel before it.
+struct Launch {
+  dim3 grid, block;
+  size_t shared;
+  cudaStream_t stream;
+  template <class... Parameters, class... Arguments>
+  void operator()(void (*kernel)(Parameters...), Arguments&&... arguments) const {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = shared;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+  }
+};
+
 }  // namespace foretoken::cuda

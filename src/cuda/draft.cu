@@ -6,6 +6,7 @@ namespace foretoken::cuda {
 namespace {
 
 __global__ void conv_kernel(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, Rows out) {
+  begin_kernel();
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, groups = x.cols / group;
   if (c >= x.cols) return;
   const BlockLaneDesc lane = lanes[blockIdx.y];
@@ -64,6 +65,7 @@ FORETOKEN_DEVICE void select_greatest(int64_t count, int k, Read read, Write wri
 }
 
 __global__ void __launch_bounds__(kTopThreads) share_kernel(Rows logits, int k, Candidate* shares) {
+  begin_kernel();
   const float* row = logits.data + blockIdx.y * logits.stride;
   const int64_t begin = logits.cols * blockIdx.x / kTopBlocks, end = logits.cols * (blockIdx.x + 1) / kTopBlocks;
   Candidate* to = shares + (static_cast<int64_t>(blockIdx.y) * kTopBlocks + blockIdx.x) * k;
@@ -77,6 +79,7 @@ __global__ void __launch_bounds__(kTopThreads) share_kernel(Rows logits, int k, 
 }
 
 __global__ void __launch_bounds__(kTopThreads) merge_kernel(const Candidate* shares, int k, int32_t* ids, Rows values) {
+  begin_kernel();
   const Candidate* from = shares + static_cast<int64_t>(blockIdx.x) * kTopBlocks * k;
   select_greatest(
       kTopBlocks * k, k, [&](int64_t i) { return from[i]; },
@@ -88,6 +91,7 @@ __global__ void __launch_bounds__(kTopThreads) merge_kernel(const Candidate* sha
 
 // One warp an edge: canonical::dot16 of the successor with predecessor times weight.
 __global__ void __launch_bounds__(128) edges_kernel(Rows weights, Rows predecessors, Rows successors, Rows edges) {
+  begin_kernel();
   const int lane = threadIdx.x & 31;
   const int64_t k = edges.cols, item = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
   if (item >= edges.rows * k) return;
@@ -109,21 +113,20 @@ __global__ void __launch_bounds__(128) edges_kernel(Rows weights, Rows predecess
 
 void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, int lane_count, Rows out,
                        cudaStream_t stream) {
-  conv_kernel<<<dim3(static_cast<unsigned>((x.cols + 127) / 128), static_cast<unsigned>(lane_count)), 128, 0, stream>>>(
-      x, base, delta, group, lanes, out);
+  Launch{dim3(static_cast<unsigned>((x.cols + 127) / 128), static_cast<unsigned>(lane_count)), 128, 0, stream}(conv_kernel, x, base, delta, group, lanes, out);
 }
 
 size_t top_k_scratch_bytes(int64_t rows, int k) { return static_cast<size_t>(rows) * kTopBlocks * static_cast<size_t>(k) * sizeof(Candidate); }
 
 void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, cudaStream_t stream) {
   Candidate* shares = static_cast<Candidate*>(scratch);
-  share_kernel<<<dim3(kTopBlocks, static_cast<unsigned>(logits.rows)), kTopThreads, 0, stream>>>(logits, k, shares);
-  merge_kernel<<<static_cast<unsigned>(logits.rows), kTopThreads, 0, stream>>>(shares, k, ids, values);
+  Launch{dim3(kTopBlocks, static_cast<unsigned>(logits.rows)), kTopThreads, 0, stream}(share_kernel, logits, k, shares);
+  Launch{static_cast<unsigned>(logits.rows), kTopThreads, 0, stream}(merge_kernel, shares, k, ids, values);
 }
 
 void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, cudaStream_t stream) {
   const int64_t count = edges.rows * edges.cols;
-  edges_kernel<<<static_cast<unsigned>((count + 3) / 4), 128, 0, stream>>>(weights, predecessors, successors, edges);
+  Launch{static_cast<unsigned>((count + 3) / 4), 128, 0, stream}(edges_kernel, weights, predecessors, successors, edges);
 }
 
 }  // namespace foretoken::cuda

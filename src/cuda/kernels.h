@@ -58,7 +58,7 @@ struct PackTask {
 };
 void launch_pack(const PackTask& task, const Part& part, cudaStream_t stream);
 
-// Activations as bf16 in the order of B fragments: [rows][padded cols].
+// Activations as bf16, row-major: [rows][padded cols], zeros behind the last.
 void launch_to_bf16(Rows x, uint16_t* out, cudaStream_t stream);
 // silu(gate) * up as bf16; gate_up [rows, 2 * width].
 void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, cudaStream_t stream);
@@ -92,8 +92,11 @@ void launch_combine(Rows pairs, const Routing& routing, int top_k, Rows shared, 
 
 void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
                   const int32_t* row_order, Rows out, cudaStream_t stream);  // own [rows, cols] used where token < 0
-void launch_rms_norm(Rows x, const float* w, float epsilon, Rows out, cudaStream_t stream);
-void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out, cudaStream_t stream);
+// `bf16`, where given, gets what launch_to_bf16(out) would write; out.cols is then a multiple of 64. An addend is added to x, in place,
+// before the norm.
+void launch_rms_norm(Rows x, Rows addend, const float* w, float epsilon, Rows out, uint16_t* bf16, cudaStream_t stream);
+void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
+                       uint16_t* bf16, cudaStream_t stream);
 void launch_add(Rows x, Rows inout, cudaStream_t stream);
 void launch_scale(Rows inout, float factor, cudaStream_t stream);
 void launch_gather(Rows x, const int32_t* rows, Rows out, cudaStream_t stream);
@@ -131,7 +134,7 @@ void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_no
 // `partial` holds attention_partial_floats(rows of one launch, ...) floats; needed when a row sees more than kSpanTokens positions.
 size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t spans);
 void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows, int64_t spans,
-                      const KvLayout& layout, int layer, float* partial, Rows out, cudaStream_t stream);
+                      const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16, cudaStream_t stream);
 void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count, cudaStream_t stream);
 
 // ---- Gated delta net (delta.cu)

@@ -1,7 +1,7 @@
 // Matrix products. Shape contract: the inputs are cut into `parts` runs of whole 64-input tiles by the weight's shape alone (split_of);
 // each run is one chain of mma.m16n8k16 in ascending order, four steps a tile, from zero; the runs' sums are added in ascending
 // order. Weights are the M operand, rounded once to bf16 from fma(scale, code, -minimum); token rows, rounded to bf16, are the N
-// columns, which never meet. Every row count runs this kernel: it only varies how many blocks of eight columns share a weight's
+// columns, which never meet. Q4_K keeps its codes as integers (Accumulator). Every row count runs this kernel: it only varies how many blocks of eight columns share a weight's
 // fragments.
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
@@ -9,20 +9,22 @@
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kMaxSplit = 8;
+constexpr int kMaxSplit = 16;
 
 struct Split {
   int parts = 1, units = 1, unit_tiles = 1;  // part p takes units [p * units / parts, (p + 1) * units / parts)
 };
 
-// Of the weight's columns alone.
-Split split_of(int64_t cols) {
-  const int tiles = static_cast<int>(padded_cols(cols) / 64);
+// Of the weight's shape alone. Narrow weights have few outputs for the device's warps, so their sums are cut into more parts.
+Split split_of(const Part& part) {
+  const int tiles = static_cast<int>(padded_cols(part.cols) / 64);
   Split s;
   s.unit_tiles = tiles % 4 == 0 ? 4 : 1;
   s.units = tiles / s.unit_tiles;
+  const int64_t outputs = (part.rows + 15) / 16;
+  const int wanted = outputs >= 1024 ? 4 : outputs >= 512 ? 8 : 12;
   s.parts = s.units < kMaxSplit ? s.units : kMaxSplit;
-  for (int p = kMaxSplit; p >= 4; --p)
+  for (int p = wanted; p <= kMaxSplit; ++p)
     if (s.units % p == 0) {
       s.parts = p;
       break;
@@ -77,85 +79,135 @@ struct Tile<Layout::kBf16> {
 template <bool kHasMin>
 struct CodesTile {
   uint4 c[2];
-  float2 scale, minimum;
+  float4 scale, minimum;  // of outputs g and g + 8 in the first half, then in the second
   FORETOKEN_DEVICE CodesTile load(const Part& p, int64_t tile, int lane) {
     CodesTile r;
     const uint4* from = static_cast<const uint4*>(p.codes) + tile * 64 + lane;
     r.c[0] = stream16(from);
     r.c[1] = stream16(from + 32);
-    r.scale = __ldg(static_cast<const float2*>(p.scales) + tile * 32 + lane);
-    r.minimum = kHasMin ? __ldg(static_cast<const float2*>(p.minimums) + tile * 32 + lane) : make_float2(0.0f, 0.0f);
+    r.scale = __ldg(static_cast<const float4*>(p.scales) + tile * 16 + lane / 2);
+    r.minimum = kHasMin ? __ldg(static_cast<const float4*>(p.minimums) + tile * 16 + lane / 2) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     return r;
   }
   __device__ __forceinline__ void begin() {}
   __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
     const uint32_t low = word(c[0], s) ^ 0x80808080u, high = word(c[1], s) ^ 0x80808080u;
+    const float s0 = s < 2 ? scale.x : scale.z, s1 = s < 2 ? scale.y : scale.w;
+    const float m0 = s < 2 ? minimum.x : minimum.z, m1 = s < 2 ? minimum.y : minimum.w;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      a[2 * i] = bf16_pair(fma(scale.x, byte_value(low, 2 * i), -minimum.x), fma(scale.x, byte_value(low, 2 * i + 1), -minimum.x));
-      a[2 * i + 1] = bf16_pair(fma(scale.y, byte_value(high, 2 * i), -minimum.y), fma(scale.y, byte_value(high, 2 * i + 1), -minimum.y));
+      a[2 * i] = bf16_pair(fma(s0, byte_value(low, 2 * i), -m0), fma(s0, byte_value(low, 2 * i + 1), -m0));
+      a[2 * i + 1] = bf16_pair(fma(s1, byte_value(high, 2 * i), -m1), fma(s1, byte_value(high, 2 * i + 1), -m1));
     }
   }
 };
 template <>
 struct Tile<Layout::kQ8> {
   uint4 c[2];
-  uint32_t packed;
-  float scale[2];
+  uint2 packed;  // f16 scales of outputs g and g + 8: first half, second half
+  float scale[4];
   FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
     Tile r;
     const uint4* from = static_cast<const uint4*>(p.codes) + tile * 64 + lane;
     r.c[0] = stream16(from);
     r.c[1] = stream16(from + 32);
-    r.packed = __ldg(static_cast<const uint32_t*>(p.scales) + tile * 16 + lane / 2);
-    return r;
-  }
-  __device__ __forceinline__ void begin() {
-    scale[0] = __half2float(__ushort_as_half(static_cast<unsigned short>(packed)));
-    scale[1] = __half2float(__ushort_as_half(static_cast<unsigned short>(packed >> 16)));
-  }
-  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
-    const uint32_t low = word(c[0], s) ^ 0x80808080u, high = word(c[1], s) ^ 0x80808080u;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      a[2 * i] = bf16_pair(__fmul_rn(scale[0], byte_value(low, 2 * i)), __fmul_rn(scale[0], byte_value(low, 2 * i + 1)));
-      a[2 * i + 1] = bf16_pair(__fmul_rn(scale[1], byte_value(high, 2 * i)), __fmul_rn(scale[1], byte_value(high, 2 * i + 1)));
-    }
-  }
-};
-
-template <>
-struct Tile<Layout::kQ4K> {
-  uint4 c;
-  uint32_t packed;
-  uint2 factors;
-  float scale[2], minimum[2];
-  FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
-    Tile r;
-    r.c = stream16(static_cast<const uint4*>(p.codes) + tile * 32 + lane);
-    r.packed = __ldg(static_cast<const uint32_t*>(p.scales) + tile * 16 + lane / 2);
-    r.factors = __ldg(static_cast<const uint2*>(p.minimums) + tile / 4 * 8 + lane / 4);
+    r.packed = __ldg(static_cast<const uint2*>(p.scales) + tile * 8 + lane / 4);
     return r;
   }
   __device__ __forceinline__ void begin() {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const uint32_t f = h ? factors.y : factors.x, s = packed >> 16 * h;
-      scale[h] = __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(f))), static_cast<float>(s & 255));
-      minimum[h] = __fmul_rn(__half2float(__ushort_as_half(static_cast<unsigned short>(f >> 16))), static_cast<float>(s >> 8 & 255));
+      const uint32_t f = h ? packed.y : packed.x;
+      scale[2 * h] = __half2float(__ushort_as_half(static_cast<unsigned short>(f)));
+      scale[2 * h + 1] = __half2float(__ushort_as_half(static_cast<unsigned short>(f >> 16)));
     }
   }
-  FORETOKEN_DEVICE float nibble(uint32_t w, int i) {
-    return __fadd_rn(__uint_as_float((w >> 4 * i & 15u) | 0x4B000000u), -8388608.0f);
+  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
+    const uint32_t low = word(c[0], s) ^ 0x80808080u, high = word(c[1], s) ^ 0x80808080u;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float s0 = scale[s / 2 * 2], s1 = scale[s / 2 * 2 + 1];
+      a[2 * i] = bf16_pair(__fmul_rn(s0, byte_value(low, 2 * i)), __fmul_rn(s0, byte_value(low, 2 * i + 1)));
+      a[2 * i + 1] = bf16_pair(__fmul_rn(s1, byte_value(high, 2 * i)), __fmul_rn(s1, byte_value(high, 2 * i + 1)));
+    }
+  }
+};
+
+// 4-bit codes stay integers, exact in bf16: see Accumulator.
+template <>
+struct Tile<Layout::kQ4K> {
+  uint4 c;
+  uint2 packed;   // 6-bit scale and minimum of outputs g and g + 8: first half, second half
+  uint2 factors;  // f16 factors of scale and minimum: output g, output g + 8
+  FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
+    Tile r;
+    r.c = stream16(static_cast<const uint4*>(p.codes) + tile * 32 + lane);
+    r.packed = __ldg(static_cast<const uint2*>(p.scales) + tile * 8 + lane / 4);
+    r.factors = __ldg(static_cast<const uint2*>(p.minimums) + tile / 4 * 8 + lane / 4);
+    return r;
+  }
+  __device__ __forceinline__ void begin() {}
+  // Inputs 2 i and 2 i + 1 of a word: 128 + code has the code's bits at the end of its bf16 mantissa.
+  FORETOKEN_DEVICE uint32_t codes(uint32_t w, int i) {
+    const uint32_t lifted = (w >> 4 * i & 0x000F000Fu) | 0x43004300u, offset = 0x43004300u;
+    const __nv_bfloat162 pair = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&lifted), *reinterpret_cast<const __nv_bfloat162*>(&offset));
+    return *reinterpret_cast<const uint32_t*>(&pair);
   }
   __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
     const uint32_t low = s < 2 ? c.x : c.y, high = s < 2 ? c.z : c.w;
-    const int e = s % 2 * 4;
+    const int i = s % 2 * 2;
+    a[0] = codes(low, i);
+    a[1] = codes(high, i);
+    a[2] = codes(low, i + 1);
+    a[3] = codes(high, i + 1);
+  }
+  // Byte i of a half's scales: scale and minimum of output g, then of output g + 8.
+  __device__ __forceinline__ float small(int h, int i) const {
+    return __fadd_rn(__uint_as_float(__byte_perm(h ? packed.y : packed.x, 0x4B000000u, 0x7440 + i)), -8388608.0f);
+  }
+  __device__ __forceinline__ float factor(int half, int which) const {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>((half ? factors.y : factors.x) >> 16 * which)));
+  }
+};
+
+// What a run of tiles adds up for one block of eight columns: outputs g and g + 8 of columns 2 t and 2 t + 1. Most layouts hand whole
+// weights to the tensor cores, in one chain.
+template <class TileType>
+struct Accumulator {
+  float sum[4] = {};
+  __device__ __forceinline__ void add(const TileType&, int, const uint32_t (&a)[2][4], const uint4& x) {
+    mma(sum, a[0], x.x, x.y);
+    mma(sum, a[1], x.z, x.w);
+  }
+  __device__ __forceinline__ void end_tile(const TileType&, int) {}
+};
+
+// Q4_K multiplies integer codes; each sub-block of 32 inputs has a chain of its own, and the sum of its inputs another, whose weights
+// are ones. Then, in ascending order: over the sub-blocks of a super-block t = fma(scale, sum of code * x, t) and m = fma(minimum, sum of
+// x, m); over the super-blocks sum = fma(d, t, sum), sum = fma(-dmin, m, sum).
+template <>
+struct Accumulator<Tile<Layout::kQ4K>> {
+  float sum[4] = {}, scaled[4] = {}, least[4] = {};
+  __device__ __forceinline__ void add(const Tile<Layout::kQ4K>& tile, int h, const uint32_t (&a)[2][4], const uint4& x) {
+    const uint32_t ones[4] = {0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u};
+    float dot[4] = {}, total[4] = {};
+    mma(dot, a[0], x.x, x.y);
+    mma(total, ones, x.x, x.y);
+    mma(dot, a[1], x.z, x.w);
+    mma(total, ones, x.z, x.w);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int n = e + 2 * i;
-      a[2 * i] = bf16_pair(fma(scale[0], nibble(low, n), -minimum[0]), fma(scale[0], nibble(low, n + 1), -minimum[0]));
-      a[2 * i + 1] = bf16_pair(fma(scale[1], nibble(high, n), -minimum[1]), fma(scale[1], nibble(high, n + 1), -minimum[1]));
+    for (int i = 0; i < 4; ++i) {
+      scaled[i] = fma(tile.small(h, i / 2 * 2), dot[i], scaled[i]);
+      least[i] = fma(tile.small(h, i / 2 * 2 + 1), total[i], least[i]);
+    }
+  }
+  __device__ __forceinline__ void end_tile(const Tile<Layout::kQ4K>& tile, int k) {
+    if (k % 4 != 3) return;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum[i] = fma(tile.factor(i / 2, 0), scaled[i], sum[i]);
+      sum[i] = fma(-tile.factor(i / 2, 1), least[i], sum[i]);
+      scaled[i] = least[i] = 0;
     }
   }
 };
@@ -175,14 +227,25 @@ struct Columns {
   int divisor;
 };
 
+// Few columns run a warp a part; many leave registers for half as many, which take several parts each.
+template <int kBlocks>
+constexpr int kMostWarps = kBlocks <= 2 ? kMaxSplit : 8;
+constexpr int kAhead = 4;  // tiles on their way
+
+template <int kBlocks>
+size_t sums_bytes(const Split& split) {
+  return static_cast<size_t>(split.parts) * kBlocks * 8 * 17 * sizeof(float);
+}
+
 template <class TileType, int kBlocks, bool kExperts>
-__global__ void __launch_bounds__(32 * kMaxSplit) products(Part part, Split split, Columns columns) {
-  __shared__ float sums[kMaxSplit][kBlocks * 8][17];
-  const int lane = threadIdx.x & 31, p = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
+__global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, Split split, Columns columns) {
+  extern __shared__ float sums[];  // [parts][columns][16, padded]
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
   const int64_t tiles_wide = columns.padded / 64, m = blockIdx.y;
   int first_column = static_cast<int>(blockIdx.x) * kBlocks * 8, count = columns.rows - first_column;
   const int* order = nullptr;
   if constexpr (kExperts) {
+    begin_kernel();
     if (static_cast<int>(blockIdx.x) >= *columns.item_count) return;
     const ExpertItem item = columns.items[blockIdx.x];
     part = columns.parts[item.expert];
@@ -190,6 +253,16 @@ __global__ void __launch_bounds__(32 * kMaxSplit) products(Part part, Split spli
     first_column = 0;
     count = item.count;
   }
+  const int64_t base = m * tiles_wide;
+  const auto boundary = [&](int p) { return p * split.units / split.parts * split.unit_tiles; };
+  TileType ring[kAhead];
+  const auto fill = [&](int begin, int end) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (begin + i < end) ring[i] = TileType::load(part, base + begin + i, lane);
+  };
+  fill(boundary(warp), boundary(warp + 1));
+  if constexpr (!kExperts) begin_kernel();  // the weights are on their way while the kernel before ends
   const uint16_t* x[kBlocks];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
@@ -197,50 +270,46 @@ __global__ void __launch_bounds__(32 * kMaxSplit) products(Part part, Split spli
     if constexpr (kExperts) row = order[g < count ? g : 0] / columns.divisor;
     x[b] = columns.x + static_cast<int64_t>(row) * columns.padded + t * 8;
   }
-  float acc[kBlocks][4] = {};
-  constexpr int kAhead = 4;
-  const int64_t base = m * tiles_wide;
-  const int begin = p * split.units / split.parts * split.unit_tiles, end = (p + 1) * split.units / split.parts * split.unit_tiles;
-  TileType ring[kAhead];
+  for (int p = warp; p < split.parts; p += warps) {
+    const int begin = boundary(p), end = boundary(p + 1);
+    if (p != warp) fill(begin, end);
+    Accumulator<TileType> acc[kBlocks];
+    for (int k = begin; k < end; k += kAhead) {
 #pragma unroll
-  for (int i = 0; i < kAhead; ++i)
-    if (begin + i < end) ring[i] = TileType::load(part, base + begin + i, lane);
-  for (int k = begin; k < end; k += kAhead) {
+      for (int i = 0; i < kAhead; ++i) {
+        if (k + i >= end) break;
+        TileType tile = ring[i];
+        if (k + i + kAhead < end) ring[i] = TileType::load(part, base + k + i + kAhead, lane);
+        tile.begin();
+        const int64_t at = static_cast<int64_t>(k + i) * 64;
 #pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      if (k + i >= end) break;
-      TileType tile = ring[i];
-      if (k + i + kAhead < end) ring[i] = TileType::load(part, base + k + i + kAhead, lane);
-      tile.begin();
-      const int64_t at = static_cast<int64_t>(k + i) * 64;
+        for (int h = 0; h < 2; ++h) {
+          uint32_t a[2][4];
+          tile.fragment(2 * h, a[0]);
+          tile.fragment(2 * h + 1, a[1]);
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        uint32_t a[2][4];
-        tile.fragment(2 * h, a[0]);
-        tile.fragment(2 * h + 1, a[1]);
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) {
-          const uint4 v = *reinterpret_cast<const uint4*>(x[b] + at + h * 32);
-          mma(acc[b], a[0], v.x, v.y);
-          mma(acc[b], a[1], v.z, v.w);
+          for (int b = 0; b < kBlocks; ++b) acc[b].add(tile, h, a, *reinterpret_cast<const uint4*>(x[b] + at + h * 32));
         }
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) acc[b].end_tile(tile, k + i);
       }
     }
-  }
+    float* to = sums + static_cast<int64_t>(p) * kBlocks * 8 * 17;
 #pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-    sums[p][b * 8 + 2 * t][g] = acc[b][0];
-    sums[p][b * 8 + 2 * t + 1][g] = acc[b][1];
-    sums[p][b * 8 + 2 * t][g + 8] = acc[b][2];
-    sums[p][b * 8 + 2 * t + 1][g + 8] = acc[b][3];
+    for (int b = 0; b < kBlocks; ++b) {
+      to[(b * 8 + 2 * t) * 17 + g] = acc[b].sum[0];
+      to[(b * 8 + 2 * t + 1) * 17 + g] = acc[b].sum[1];
+      to[(b * 8 + 2 * t) * 17 + g + 8] = acc[b].sum[2];
+      to[(b * 8 + 2 * t + 1) * 17 + g + 8] = acc[b].sum[3];
+    }
   }
   __syncthreads();
   for (int i = threadIdx.x; i < kBlocks * 128; i += blockDim.x) {
     const int column = i / 16, row = i % 16;
     const int64_t o = m * 16 + row;
     if (column >= count || o >= part.rows) continue;
-    float sum = sums[0][column][row];
-    for (int q = 1; q < split.parts; ++q) sum = __fadd_rn(sum, sums[q][column][row]);
+    float sum = sums[column * 17 + row];
+    for (int q = 1; q < split.parts; ++q) sum = __fadd_rn(sum, sums[(q * kBlocks * 8 + column) * 17 + row]);
     int64_t to = first_column + column;
     if constexpr (kExperts) to = order[column];
     columns.out[to * columns.stride + columns.first + o] = sum;
@@ -250,6 +319,7 @@ __global__ void __launch_bounds__(32 * kMaxSplit) products(Part part, Split spli
 // f32 weights: one warp an output, lane l takes inputs l, l + 32, ...; then lanes fold 16, 8, 4, 2, 1.
 constexpr int kFloatRows = 8;
 __global__ void __launch_bounds__(128) float_products(Part part, Rows x, Rows out, int64_t first) {
+  begin_kernel();
   const int lane = threadIdx.x & 31;
   const int64_t o = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
   if (o >= part.rows) return;
@@ -271,6 +341,7 @@ __global__ void __launch_bounds__(128) float_products(Part part, Rows x, Rows ou
 }
 
 __global__ void expert_float_products(const Part* parts, Routing routing, int divisor, Rows x, Rows out, int64_t first) {
+  begin_kernel();
   if (static_cast<int>(blockIdx.y) >= *routing.item_count) return;
   const ExpertItem item = routing.items[blockIdx.y];
   const Part part = parts[item.expert];
@@ -288,41 +359,46 @@ __global__ void expert_float_products(const Part* parts, Routing routing, int di
   }
 }
 
+template <class TileType, int kBlocks, bool kExperts>
+void run_blocks(const Part& part, const Columns& columns, unsigned wide, cudaStream_t stream) {
+  const Split split = split_of(part);
+  const size_t shared = sums_bytes<kBlocks>(split);
+  const auto kernel = products<TileType, kBlocks, kExperts>;
+  static const bool allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSplit * kBlocks * 8 * 17 * 4) == cudaSuccess;
+  static_cast<void>(allowed);
+  const unsigned warps = static_cast<unsigned>(split.parts < kMostWarps<kBlocks> ? split.parts : kMostWarps<kBlocks>);
+  Launch{dim3(wide, static_cast<unsigned>((part.rows + 15) / 16)), 32 * warps, shared, stream}(kernel, part, split, columns);
+}
+
 template <class TileType>
 void run_products(const Part& part, const Columns& columns, cudaStream_t stream) {
-  const Split split = split_of(part.cols);
-  const unsigned tiles = static_cast<unsigned>((part.rows + 15) / 16), threads = static_cast<unsigned>(32 * split.parts);
-  if (columns.rows <= 8) products<TileType, 1, false><<<dim3(1, tiles), threads, 0, stream>>>(part, split, columns);
-  else if (columns.rows <= 16) products<TileType, 2, false><<<dim3(1, tiles), threads, 0, stream>>>(part, split, columns);
-  else if (columns.rows <= 32) products<TileType, 4, false><<<dim3(1, tiles), threads, 0, stream>>>(part, split, columns);
-  else
-    products<TileType, 8, false>
-        <<<dim3(static_cast<unsigned>((columns.rows + 63) / 64), tiles), threads, 0, stream>>>(part, split, columns);
+  if (columns.rows <= 8) run_blocks<TileType, 1, false>(part, columns, 1, stream);
+  else if (columns.rows <= 16) run_blocks<TileType, 2, false>(part, columns, 1, stream);
+  else if (columns.rows <= 32) run_blocks<TileType, 4, false>(part, columns, 1, stream);
+  else run_blocks<TileType, 8, false>(part, columns, static_cast<unsigned>((columns.rows + 63) / 64), stream);
 }
 
 template <class TileType>
 void run_experts(const Part& like, const Columns& columns, int item_limit, cudaStream_t stream) {
-  const Split split = split_of(like.cols);
-  products<TileType, 1, true><<<dim3(static_cast<unsigned>(item_limit), static_cast<unsigned>((like.rows + 15) / 16)),
-                                static_cast<unsigned>(32 * split.parts), 0, stream>>>(like, split, columns);
+  run_blocks<TileType, 1, true>(like, columns, static_cast<unsigned>(item_limit), stream);
 }
 
 __global__ void to_bf16_kernel(Rows x, int64_t padded, uint16_t* out) {
+  begin_kernel();
   const int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 2;
   if (i >= padded) return;
-  // Place i within its tile: half (8 inputs) | lane of four | input. It holds input 16 t + 8 half + j.
-  const int at = static_cast<int>(i % 64), half = at / 32, t = at % 32 / 8, j = at % 8;
-  const int64_t c = i - at + 16 * t + 8 * half + j;
+  const int64_t c = i;
   const float* row = x.data + blockIdx.y * x.stride;
   const float a = c < x.cols ? row[c] : 0.0f, b = c + 1 < x.cols ? row[c + 1] : 0.0f;
   *reinterpret_cast<uint32_t*>(out + blockIdx.y * padded + i) = bf16_pair(a, b);
 }
 
 __global__ void silu_to_bf16_kernel(Rows x, int64_t width, int64_t padded, uint16_t* out) {
+  begin_kernel();
   const int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 2;
   if (i >= padded) return;
-  const int at = static_cast<int>(i % 64), half = at / 32, t = at % 32 / 8, j = at % 8;
-  const int64_t c = i - at + 16 * t + 8 * half + j;
+  const int64_t c = i;
   const float* gate = x.data + blockIdx.y * x.stride;
   const float* up = gate + width;
   const float a = c < width ? __fmul_rn(silu(gate[c]), up[c]) : 0.0f;
@@ -331,6 +407,7 @@ __global__ void silu_to_bf16_kernel(Rows x, int64_t width, int64_t padded, uint1
 }
 
 __global__ void silu_kernel(Rows x, int64_t width, Rows out) {
+  begin_kernel();
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (c >= width) return;
   const float* gate = x.data + blockIdx.y * x.stride;
@@ -343,16 +420,16 @@ unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((coun
 
 void launch_to_bf16(Rows x, uint16_t* out, cudaStream_t stream) {
   const int64_t padded = padded_cols(x.cols);
-  to_bf16_kernel<<<dim3(blocks(padded / 2, 256), static_cast<unsigned>(x.rows)), 256, 0, stream>>>(x, padded, out);
+  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(x.rows)), 256, 0, stream}(to_bf16_kernel, x, padded, out);
 }
 
 void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, cudaStream_t stream) {
   const int64_t padded = padded_cols(width);
-  silu_to_bf16_kernel<<<dim3(blocks(padded / 2, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream>>>(gate_up, width, padded, out);
+  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream}(silu_to_bf16_kernel, gate_up, width, padded, out);
 }
 
 void launch_silu(Rows gate_up, int64_t width, Rows out, cudaStream_t stream) {
-  silu_kernel<<<dim3(blocks(width, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream>>>(gate_up, width, out);
+  Launch{dim3(blocks(width, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream}(silu_kernel, gate_up, width, out);
 }
 
 void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream) {
@@ -360,7 +437,7 @@ void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int
                         .rows = static_cast<int>(x.rows)};
   switch (part.layout) {
     case Layout::kFloats:
-      float_products<<<dim3(blocks(part.rows, 4), blocks(x.rows, kFloatRows)), 128, 0, stream>>>(part, x, out, first);
+      Launch{dim3(blocks(part.rows, 4), blocks(x.rows, kFloatRows)), 128, 0, stream}(float_products, part, x, out, first);
       break;
     case Layout::kBf16: run_products<Tile<Layout::kBf16>>(part, columns, stream); break;
     case Layout::kCodes:
@@ -379,8 +456,7 @@ void launch_expert_linear(const Part* parts, const Part& like, const Routing& ro
                         .order = routing.order, .divisor = input_divisor};
   switch (like.layout) {
     case Layout::kFloats:
-      expert_float_products<<<dim3(blocks(like.rows, 4), static_cast<unsigned>(item_limit)), 128, 0, stream>>>(
-          parts, routing, input_divisor, x, out, first);
+      Launch{dim3(blocks(like.rows, 4), static_cast<unsigned>(item_limit)), 128, 0, stream}(expert_float_products, parts, routing, input_divisor, x, out, first);
       break;
     case Layout::kBf16: run_experts<Tile<Layout::kBf16>>(like, columns, item_limit, stream); break;
     case Layout::kCodes:

@@ -19,6 +19,7 @@ constexpr int kMaxTopExperts = 32;
 
 // A block a row: top_k rounds of a greatest-of over the experts not taken.
 __global__ void __launch_bounds__(kRouteThreads) route_kernel(Rows logits, int top_k, Routing routing) {
+  begin_kernel();
   extern __shared__ float value[];
   __shared__ float best_value[kRouteThreads / 32];
   __shared__ int best_index[kRouteThreads / 32], chosen[kMaxTopExperts];
@@ -64,6 +65,7 @@ __global__ void __launch_bounds__(kRouteThreads) route_kernel(Rows logits, int t
 
 // One block: a thread an expert counts its pairs, then places them and cuts them into items.
 __global__ void __launch_bounds__(1024) group_kernel(Routing routing, int pairs, int experts) {
+  begin_kernel();
   extern __shared__ int first[];  // [experts + 1] pairs, then [experts + 1] items
   int* first_item = first + experts + 1;
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
@@ -91,6 +93,7 @@ __global__ void __launch_bounds__(1024) group_kernel(Routing routing, int pairs,
 }
 
 __global__ void combine_kernel(Rows pairs, Routing routing, int top_k, Rows shared, Rows shared_gate, Rows out) {
+  begin_kernel();
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, row = blockIdx.y;
   if (c >= out.cols) return;
   float sum = 0;
@@ -111,13 +114,12 @@ int max_items(int rows, int top_k, int experts) {
 
 void launch_route(Rows logits, int top_k, const Routing& routing, cudaStream_t stream) {
   const int experts = static_cast<int>(logits.cols);
-  route_kernel<<<static_cast<unsigned>(logits.rows), kRouteThreads, static_cast<size_t>(experts) * 4, stream>>>(logits, top_k, routing);
-  group_kernel<<<1, 1024, 2 * static_cast<size_t>(experts + 1) * 4, stream>>>(routing, static_cast<int>(logits.rows) * top_k, experts);
+  Launch{static_cast<unsigned>(logits.rows), kRouteThreads, static_cast<size_t>(experts) * 4, stream}(route_kernel, logits, top_k, routing);
+  Launch{1, 1024, 2 * static_cast<size_t>(experts + 1) * 4, stream}(group_kernel, routing, static_cast<int>(logits.rows) * top_k, experts);
 }
 
 void launch_combine(Rows pairs, const Routing& routing, int top_k, Rows shared, Rows shared_gate, Rows out, cudaStream_t stream) {
-  combine_kernel<<<dim3(static_cast<unsigned>((out.cols + 255) / 256), static_cast<unsigned>(out.rows)), 256, 0, stream>>>(
-      pairs, routing, top_k, shared, shared_gate, out);
+  Launch{dim3(static_cast<unsigned>((out.cols + 255) / 256), static_cast<unsigned>(out.rows)), 256, 0, stream}(combine_kernel, pairs, routing, top_k, shared, shared_gate, out);
 }
 
 }  // namespace foretoken::cuda

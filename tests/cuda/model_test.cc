@@ -104,7 +104,8 @@ TEST_F(CudaModel, NearTheCpuBackend) {
     }
     std::printf("%s: divergence from the CPU backend %.2e nats a token, greedy choice equal in %d of %d rows\n", path.filename().c_str(),
                 divergence / rows, same, rows);
-    EXPECT_LT(divergence / rows, 2e-3) << path;
+    // Both backends round what enters a product, the one to 8-bit integers and the other to bf16; f32 weights round nothing.
+    EXPECT_LT(divergence / rows, path.filename() == "model-f32.gguf" ? 1e-9 : 2e-2) << path;
     EXPECT_GE(same, rows * 8 / 10) << path;
   }
 }

@@ -71,9 +71,9 @@ class Mirrored final : public Backend {
   }
   void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch, std::span<const DeltaMemory> lanes,
                    View out) override {
-    Call c(*device_, arena_);
     // The model's taps are dense; those of tests have poison between them.
     std::vector<float> taps;
+    Call c(*device_, arena_);
     for (int64_t r = 0; r < weight.rows; ++r) taps.insert(taps.end(), weight.f32(r), weight.f32(r) + weight.cols);
     const std::vector<DeltaMemory> memory = c.lanes(lanes, shape, batch);
     device_->causal_conv(c.view(packed), c.view(View::of(taps.data(), weight.rows, weight.cols)), shape, batch, memory, c.view(out));
