@@ -372,8 +372,8 @@ CudaBackend::ExpertTable CudaBackend::expert_table(std::span<const ExpertWeights
 
 const CudaBackend::MoeTables& CudaBackend::tables_of(const MoeWeights& w) {
   std::vector<const void*> codes;
-  for (const ExpertWeights& e : w.experts)
-    for (const Matrix* m : {e.gate_up.get(), e.down.get()})
+  for (const ExpertWeights* e : {&w.experts.front(), &w.experts[w.experts.size() / 2], &w.experts.back()})
+    for (const Matrix* m : {e->gate_up.get(), e->down.get()})
       for (const CudaMatrix::Piece& piece : matrix_of(*m).pieces()) codes.push_back(piece.part.codes);
   MoeTables& tables = moe_tables_[&w];
   if (tables.codes != codes) tables = {expert_table(w.experts, false), expert_table(w.experts, true), std::move(codes)};
@@ -424,9 +424,20 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
 
 // ---- A pass
 
-CudaBackend::Pass CudaBackend::describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages) {
+const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages) {
   static_assert(sizeof(std::byte*) == sizeof(uint64_t));
   uploads_->make_room();
+  numbers_.clear();
+  for (const LaneRows& lane : batch.lanes) {
+    numbers_.insert(numbers_.end(), {lane.first_row, lane.rows, lane.prefix, lane.settled, static_cast<int64_t>(lane.parent.size())});
+    numbers_.insert(numbers_.end(), lane.parent.begin(), lane.parent.end());
+  }
+  for (const PageTable& table : pages) {
+    numbers_.push_back(static_cast<int64_t>(table.size()));
+    for (std::byte* page : table) numbers_.push_back(static_cast<int64_t>(reinterpret_cast<uint64_t>(page)));
+  }
+  Described& last = described_[pages.empty() ? 0 : 1];
+  if (last.age == uploads_->age() && last.rows == rows && last.numbers == numbers_) return last.pass;
   Pass pass;
   lanes_.clear();
   rows_.assign(static_cast<size_t>(rows), RowDesc{});
@@ -466,7 +477,8 @@ CudaBackend::Pass CudaBackend::describe(const Batch& batch, int64_t rows, std::s
                .paths = uploads_->known(std::span<const int32_t>(paths_)),
                .lane_count = static_cast<int>(lanes_.size()),
                .row_count = static_cast<int>(rows)};
-  return pass;
+  last = {uploads_->age(), rows, numbers_, pass};
+  return last.pass;
 }
 
 // ---- Attention
@@ -487,7 +499,7 @@ void CudaBackend::attention_inputs(View packed, View q_norm, View k_norm, View r
   begin();
   checks::attention_inputs(packed, q_norm, k_norm, rotary, shape, batch, pages, layout, layer, queries);
   if (packed.rows == 0) return;
-  const Pass pass = describe(batch, packed.rows, pages);
+  const Pass& pass = describe(batch, packed.rows, pages);
   launch_attention_inputs(rows_of(packed), q_norm.f32(), k_norm.f32(), rows_of(rotary), head_shape(shape, static_cast<int>(rotary.cols)),
                           pass.desc, layout, layer, rows_of(queries), stream_);
   launched("attention_inputs");
@@ -498,7 +510,7 @@ void CudaBackend::attention(View queries, View packed, const AttentionShape& sha
   begin();
   checks::attention(queries, packed, shape, batch, pages, layout, layer, out);
   if (packed.rows == 0) return;
-  const Pass pass = describe(batch, packed.rows, pages);
+  const Pass& pass = describe(batch, packed.rows, pages);
   const HeadShape heads = head_shape(shape, 0);
   const int64_t spans = (pass.most_visible + kSpanTokens - 1) / kSpanTokens;
   const int64_t per_row = static_cast<int64_t>(attention_partial_floats(1, heads, spans));
@@ -530,7 +542,7 @@ void CudaBackend::causal_conv(View packed, View weight, const DeltaShape& shape,
   checks::causal_conv(packed, weight, shape, batch, lanes, out);
   CHECK(weight.stride == weight.cols);
   if (packed.rows == 0) return;
-  const Pass pass = describe(batch, packed.rows, {});
+  const Pass& pass = describe(batch, packed.rows, {});
   launch_causal_conv(rows_of(packed), weight.f32(), shape, pass.desc, uploads_->known(lanes), pass.any_settled, rows_of(out), stream_);
   launched("causal_conv");
 }
@@ -541,7 +553,7 @@ void CudaBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View d
   checks::delta_rule(conv, beta_alpha, decay_rate, dt_bias, shape, batch, lanes, out);
   CHECK(shape.key_dim <= kMaxKeyDim);
   if (conv.rows == 0) return;
-  const Pass pass = describe(batch, conv.rows, {});
+  const Pass& pass = describe(batch, conv.rows, {});
   const size_t rows = static_cast<size_t>(conv.rows), keys = rows * static_cast<size_t>(shape.key_heads * shape.key_dim);
   const size_t heads = rows * static_cast<size_t>(shape.value_heads);
   float* memory = delta_.take<float>(2 * keys + 2 * heads);

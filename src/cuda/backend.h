@@ -82,7 +82,14 @@ class CudaBackend final : public Backend {
     int64_t most_visible = 0;
     bool any_settled = false;
   };
-  Pass describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages);
+  // The last description of each kind, and what it was made of: most operators of a pass ask for the same one.
+  struct Described {
+    int age = -1;
+    int64_t rows = 0;
+    std::vector<int64_t> numbers;  // of every lane, parents and page addresses
+    Pass pass;
+  };
+  const Pass& describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages);
   const BlockLaneDesc* describe(std::span<const BlockLane> lanes, int& most_rows);
   // ---- Between operators. A sum that a norm of the same rows may take along, and the bf16 copy that the operator before left of its
   // output: both end with the next operator.
@@ -108,7 +115,7 @@ class CudaBackend final : public Backend {
   };
   struct MoeTables {
     ExpertTable gate_up, down;
-    std::vector<const void*> codes;  // of all experts: what the tables were made of
+    std::vector<const void*> codes;  // of some experts: what the tables were made of
   };
   ExpertTable expert_table(std::span<const ExpertWeights> experts, bool down);
   const MoeTables& tables_of(const MoeWeights& w);
@@ -127,6 +134,8 @@ class CudaBackend final : public Backend {
       moe_gate_, top_, top_ids_, top_values_;
   std::unordered_map<const std::byte*, Table> tables_;
   std::unordered_map<const MoeWeights*, MoeTables> moe_tables_;
+  Described described_[2];  // without pages, with them
+  std::vector<int64_t> numbers_;
   std::vector<LaneDesc> lanes_;
   std::vector<RowDesc> rows_;
   std::vector<int32_t> paths_, words_;

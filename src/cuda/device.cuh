@@ -143,8 +143,10 @@ FORETOKEN_DEVICE int8_t activation_code(float x, float inverse) {
 // Every kernel begins with this: the next one may be brought in (it waits here in turn), and what came before is complete and visible.
 // What no earlier kernel writes (weights) may be read before.
 FORETOKEN_DEVICE void begin_kernel() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 // A launch that may overlap the end of the kernel before it.

@@ -1,48 +1,14 @@
-// Matrix products. Shape contract: the inputs are cut into `parts` runs of whole 64-input tiles by the weight's shape alone (split_of);
-// each run is one chain of mma.m16n8k16 in ascending order, four steps a tile, from zero; the runs' sums are added in ascending
-// order. Weights are the M operand, rounded once to bf16 from fma(scale, code, -minimum); token rows, rounded to bf16, are the N
-// columns, which never meet. Q4_K keeps its codes as integers (Accumulator). Every row count runs this kernel: it only varies how many blocks of eight columns share a weight's
-// fragments.
-#include "cuda/device.cuh"
-#include "cuda/kernels.h"
+// Products of every layout but Q4_K (linear_q4k.cu): one chain of mma.m16n8k16 a part, four steps a tile of 64 inputs, weights rounded
+// once to bf16 from fma(scale, code, -minimum). Also the rounding of activations, and f32 weights outside the tensor cores.
+#include "cuda/linear.cuh"
 
 namespace foretoken::cuda {
 namespace {
-
-constexpr int kMaxSplit = 16;
-
-struct Split {
-  int parts = 1, units = 1, unit_tiles = 1;  // part p takes units [p * units / parts, (p + 1) * units / parts)
-};
-
-// Of the weight's shape alone. Narrow weights have few outputs for the device's warps, so their sums are cut into more parts.
-Split split_of(const Part& part) {
-  const int tiles = static_cast<int>(padded_cols(part.cols) / 64);
-  Split s;
-  s.unit_tiles = tiles % 4 == 0 ? 4 : 1;
-  s.units = tiles / s.unit_tiles;
-  const int64_t outputs = (part.rows + 15) / 16;
-  const int wanted = outputs >= 1024 ? 4 : outputs >= 512 ? 8 : 12;
-  s.parts = s.units < kMaxSplit ? s.units : kMaxSplit;
-  for (int p = wanted; p <= kMaxSplit; ++p)
-    if (s.units % p == 0) {
-      s.parts = p;
-      break;
-    }
-  return s;
-}
 
 FORETOKEN_DEVICE uint4 stream16(const void* p) {  // read once: not worth a place in L1
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
   return v;
-}
-
-FORETOKEN_DEVICE void mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 FORETOKEN_DEVICE uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
@@ -133,109 +99,10 @@ struct Tile<Layout::kQ8> {
   }
 };
 
-// 4-bit codes stay integers, exact in bf16: see Accumulator.
-template <>
-struct Tile<Layout::kQ4K> {
-  uint4 c;
-  uint2 packed;   // 6-bit scale and minimum of outputs g and g + 8: first half, second half
-  uint2 factors;  // f16 factors of scale and minimum: output g, output g + 8
-  FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
-    Tile r;
-    r.c = stream16(static_cast<const uint4*>(p.codes) + tile * 32 + lane);
-    r.packed = __ldg(static_cast<const uint2*>(p.scales) + tile * 8 + lane / 4);
-    r.factors = __ldg(static_cast<const uint2*>(p.minimums) + tile / 4 * 8 + lane / 4);
-    return r;
-  }
-  __device__ __forceinline__ void begin() {}
-  // Inputs 2 i and 2 i + 1 of a word: 128 + code has the code's bits at the end of its bf16 mantissa.
-  FORETOKEN_DEVICE uint32_t codes(uint32_t w, int i) {
-    const uint32_t lifted = (w >> 4 * i & 0x000F000Fu) | 0x43004300u, offset = 0x43004300u;
-    const __nv_bfloat162 pair = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&lifted), *reinterpret_cast<const __nv_bfloat162*>(&offset));
-    return *reinterpret_cast<const uint32_t*>(&pair);
-  }
-  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
-    const uint32_t low = s < 2 ? c.x : c.y, high = s < 2 ? c.z : c.w;
-    const int i = s % 2 * 2;
-    a[0] = codes(low, i);
-    a[1] = codes(high, i);
-    a[2] = codes(low, i + 1);
-    a[3] = codes(high, i + 1);
-  }
-  // Byte i of a half's scales: scale and minimum of output g, then of output g + 8.
-  __device__ __forceinline__ float small(int h, int i) const {
-    return __fadd_rn(__uint_as_float(__byte_perm(h ? packed.y : packed.x, 0x4B000000u, 0x7440 + i)), -8388608.0f);
-  }
-  __device__ __forceinline__ float factor(int half, int which) const {
-    return __half2float(__ushort_as_half(static_cast<unsigned short>((half ? factors.y : factors.x) >> 16 * which)));
-  }
-};
-
-// What a run of tiles adds up for one block of eight columns: outputs g and g + 8 of columns 2 t and 2 t + 1. Most layouts hand whole
-// weights to the tensor cores, in one chain.
-template <class TileType>
-struct Accumulator {
-  float sum[4] = {};
-  __device__ __forceinline__ void add(const TileType&, int, const uint32_t (&a)[2][4], const uint4& x) {
-    mma(sum, a[0], x.x, x.y);
-    mma(sum, a[1], x.z, x.w);
-  }
-  __device__ __forceinline__ void end_tile(const TileType&, int) {}
-};
-
-// Q4_K multiplies integer codes; each sub-block of 32 inputs has a chain of its own, and the sum of its inputs another, whose weights
-// are ones. Then, in ascending order: over the sub-blocks of a super-block t = fma(scale, sum of code * x, t) and m = fma(minimum, sum of
-// x, m); over the super-blocks sum = fma(d, t, sum), sum = fma(-dmin, m, sum).
-template <>
-struct Accumulator<Tile<Layout::kQ4K>> {
-  float sum[4] = {}, scaled[4] = {}, least[4] = {};
-  __device__ __forceinline__ void add(const Tile<Layout::kQ4K>& tile, int h, const uint32_t (&a)[2][4], const uint4& x) {
-    const uint32_t ones[4] = {0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u};
-    float dot[4] = {}, total[4] = {};
-    mma(dot, a[0], x.x, x.y);
-    mma(total, ones, x.x, x.y);
-    mma(dot, a[1], x.z, x.w);
-    mma(total, ones, x.z, x.w);
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      scaled[i] = fma(tile.small(h, i / 2 * 2), dot[i], scaled[i]);
-      least[i] = fma(tile.small(h, i / 2 * 2 + 1), total[i], least[i]);
-    }
-  }
-  __device__ __forceinline__ void end_tile(const Tile<Layout::kQ4K>& tile, int k) {
-    if (k % 4 != 3) return;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum[i] = fma(tile.factor(i / 2, 0), scaled[i], sum[i]);
-      sum[i] = fma(-tile.factor(i / 2, 1), least[i], sum[i]);
-      scaled[i] = least[i] = 0;
-    }
-  }
-};
-
-// The rows of one block of columns: consecutive, or the pairs of one expert.
-struct Columns {
-  const uint16_t* x;     // [rows][padded cols]
-  int64_t padded;
-  float* out;
-  int64_t stride, first;
-  int rows;
-  // Experts only.
-  const Part* parts;
-  const ExpertItem* items;
-  const int* item_count;
-  const int* order;
-  int divisor;
-};
-
 // Few columns run a warp a part; many leave registers for half as many, which take several parts each.
 template <int kBlocks>
 constexpr int kMostWarps = kBlocks <= 2 ? kMaxSplit : 8;
 constexpr int kAhead = 4;  // tiles on their way
-
-template <int kBlocks>
-size_t sums_bytes(const Split& split) {
-  return static_cast<size_t>(split.parts) * kBlocks * 8 * 17 * sizeof(float);
-}
 
 template <class TileType, int kBlocks, bool kExperts>
 __global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, Split split, Columns columns) {
@@ -273,7 +140,7 @@ __global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, 
   for (int p = warp; p < split.parts; p += warps) {
     const int begin = boundary(p), end = boundary(p + 1);
     if (p != warp) fill(begin, end);
-    Accumulator<TileType> acc[kBlocks];
+    float acc[kBlocks][4] = {};
     for (int k = begin; k < end; k += kAhead) {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i) {
@@ -288,32 +155,25 @@ __global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, 
           tile.fragment(2 * h, a[0]);
           tile.fragment(2 * h + 1, a[1]);
 #pragma unroll
-          for (int b = 0; b < kBlocks; ++b) acc[b].add(tile, h, a, *reinterpret_cast<const uint4*>(x[b] + at + h * 32));
+          for (int b = 0; b < kBlocks; ++b) {
+            const uint4 v = *reinterpret_cast<const uint4*>(x[b] + at + h * 32);
+            mma(acc[b], a[0], v.x, v.y);
+            mma(acc[b], a[1], v.z, v.w);
+          }
         }
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b) acc[b].end_tile(tile, k + i);
       }
     }
     float* to = sums + static_cast<int64_t>(p) * kBlocks * 8 * 17;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      to[(b * 8 + 2 * t) * 17 + g] = acc[b].sum[0];
-      to[(b * 8 + 2 * t + 1) * 17 + g] = acc[b].sum[1];
-      to[(b * 8 + 2 * t) * 17 + g + 8] = acc[b].sum[2];
-      to[(b * 8 + 2 * t + 1) * 17 + g + 8] = acc[b].sum[3];
+      to[(b * 8 + 2 * t) * 17 + g] = acc[b][0];
+      to[(b * 8 + 2 * t + 1) * 17 + g] = acc[b][1];
+      to[(b * 8 + 2 * t) * 17 + g + 8] = acc[b][2];
+      to[(b * 8 + 2 * t + 1) * 17 + g + 8] = acc[b][3];
     }
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < kBlocks * 128; i += blockDim.x) {
-    const int column = i / 16, row = i % 16;
-    const int64_t o = m * 16 + row;
-    if (column >= count || o >= part.rows) continue;
-    float sum = sums[column * 17 + row];
-    for (int q = 1; q < split.parts; ++q) sum = __fadd_rn(sum, sums[(q * kBlocks * 8 + column) * 17 + row]);
-    int64_t to = first_column + column;
-    if constexpr (kExperts) to = order[column];
-    columns.out[to * columns.stride + columns.first + o] = sum;
-  }
+  add_parts<kBlocks, kExperts>(sums, split, columns, part.rows, m, first_column, count, order);
 }
 
 // f32 weights: one warp an output, lane l takes inputs l, l + 32, ...; then lanes fold 16, 8, 4, 2, 1.
@@ -445,7 +305,7 @@ void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int
       else run_products<CodesTile<false>>(part, columns, stream);
       break;
     case Layout::kQ8: run_products<Tile<Layout::kQ8>>(part, columns, stream); break;
-    case Layout::kQ4K: run_products<Tile<Layout::kQ4K>>(part, columns, stream); break;
+    case Layout::kQ4K: run_q4k(part, columns, stream); break;
   }
 }
 
@@ -464,7 +324,7 @@ void launch_expert_linear(const Part* parts, const Part& like, const Routing& ro
       else run_experts<CodesTile<false>>(like, columns, item_limit, stream);
       break;
     case Layout::kQ8: run_experts<Tile<Layout::kQ8>>(like, columns, item_limit, stream); break;
-    case Layout::kQ4K: run_experts<Tile<Layout::kQ4K>>(like, columns, item_limit, stream); break;
+    case Layout::kQ4K: run_q4k_experts(like, columns, item_limit, stream); break;
   }
 }
 

@@ -103,6 +103,7 @@ void Uploads::make_room() {
   check(cudaStreamSynchronize(stream_), "an operator");
   known_.clear();
   kept_at_ = 0;
+  ++age_;
 }
 
 std::byte* Uploads::staging(size_t bytes) { return bytes <= kRing / 4 ? pinned_.data() + reserve(bytes) : nullptr; }

@@ -50,6 +50,8 @@ class Uploads {
   }
   // Forgets what is known when it takes much room: between operators only, since it ends the life of what `known` returned.
   void make_room();
+  // How often that has happened: what `known` returned lives while this stands still.
+  int age() const { return age_; }
   // Pinned room for `bytes`, or null when they are too many: valid for one copy enqueued next.
   std::byte* staging(size_t bytes);
 
@@ -59,6 +61,7 @@ class Uploads {
   cudaStream_t stream_;
   Buffer pinned_, ring_, kept_;
   size_t at_ = 0, kept_at_ = 0;
+  int age_ = 0;
   std::unordered_map<std::string, const void*> known_;
 };
 
