@@ -164,7 +164,8 @@ def check_bad_input(program):
                   ["quantize", MODEL, "never-written.gguf", "--type", "Q9"], ["perplexity"], ["run", "--model", str(ROOT / "README.md"), "x"],
                   ["run", "--json-schema", "x.json", "x"], ["run", "--packed-cache", "much", "x"], ["run", "--packed-cache", "1P", "x"], ["run", "--max-tokens", "-3", "x"]):
         run(program, *words, status=2)
-    run(program, "run", "--backend", "cuda", "x", status=4)
+    if not pathlib.Path("/dev/nvidia0").exists():
+        run(program, "run", "--backend", "cuda", "x", status=4)
 
 
 def main():

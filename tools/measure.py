@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Measures what the README shows and writes it there, each table above the command that made it. Standard library only.
 
-Usage: measure.py [--peer LLAMA_BENCH] [--big FILE.gguf] [--quick]
+Usage: measure.py [--peer LLAMA_BENCH] [--server LLAMA_SERVER [--formats FILE.gguf ...]] [--big FILE.gguf ...] [--quick]
 --peer: the llama-bench of a native llama.cpp build, timed in alternation with ours on the same files.
---big: a larger model, for example from `tools/make_bundle.py big --shape 1.44b --type Q4_K FILE.gguf`.
+--server: its llama-server, for speculation side by side (tools/compare_speculation.py), also on --formats: the same model in other types.
+--big: larger models, for example from `tools/make_bundle.py big --shape 1.44b --type Q4_K FILE.gguf`.
 Run it on a quiet machine: shares and ratios survive noise, absolute figures do not."""
 import argparse
 import datetime
@@ -14,6 +15,7 @@ import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EMBEDDED = "models/demo-dense/demo-dense-Q4_K_M.gguf"
+DRAFTER = "models/demo-dense/dflash2/demo-dense-dflash2-Q8_0.gguf"
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 
 
@@ -62,19 +64,26 @@ def comparison(program, models, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer")
-    parser.add_argument("--big")
+    parser.add_argument("--server")
+    parser.add_argument("--formats", nargs="*", default=[])
+    parser.add_argument("--big", nargs="*", default=[])
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     rounds = 3 if options.quick else 7
     processor = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "?")
     parts = [f"On {processor}, 2 processors of a shared virtual machine, {datetime.date.today()}. The limits are measured between the passes; shares and "
              "ratios are what to read.\n"]
-    models = [EMBEDDED] + ([options.big] if options.big else [])
+    models = [EMBEDDED] + options.big
     for model in models:
         parts.append(block(f"Cost of a pass against its rows, {pathlib.Path(model).name}:", "build/bench/step_bench", "--model", model, "--rounds", rounds))
     parts.append(block("Speculation against plain decoding (ratio, and tokens per cycle), embedded model:", "build/bench/speculation_bench", "--rounds", rounds))
     if options.peer:
         parts.append(comparison(options.peer, models, rounds))
+    if options.server:
+        for model in [EMBEDDED] + options.formats:
+            print(f"comparing speculation on {model}", flush=True)
+            parts.append("Speculation beside llama.cpp's: " + output("tools/compare_speculation.py", options.server, model, "--drafter", DRAFTER, "--rounds", min(rounds, 3)) +
+                         f"\n\n`tools/compare_speculation.py LLAMA_SERVER {pathlib.Path(model).name} --drafter {DRAFTER}`\n")
     readme = ROOT / "README.md"
     text = readme.read_text()
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)

@@ -104,8 +104,7 @@ fs::path embedded_model() {
 }
 
 Result<std::unique_ptr<Backend>> make_backend(const CommonOptions& o) {
-  if (o.backend == "cuda")
-    return Error{ErrorCode::kDevice, "--backend cuda: this program was built without CUDA; use --backend cpu"};
+  if (o.backend == "cuda") return make_cuda_backend();
   if (o.backend == "reference") return make_reference_backend();
   CpuOptions cpu{.isa = Isa::kAuto, .threads = o.threads};
   if (o.isa == "scalar") cpu.isa = Isa::kScalar;

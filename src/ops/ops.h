@@ -222,6 +222,9 @@ class Backend {
   virtual void selector_edges(View weights, View predecessors, View successors, View edges);
 };
 
+// The number that a backend in a shared library must have been built with: raised when anything in this file or batch.h changes.
+inline constexpr int kBackendInterface = 1;
+
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
 struct CpuOptions {
   Isa isa = Isa::kAuto;
@@ -231,5 +234,7 @@ struct CpuOptions {
 std::unique_ptr<Backend> make_reference_backend();
 // Error when the processor lacks the requested instruction set (AVX2, FMA and F16C at least).
 Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);
+// From libforetoken_cuda.so, looked for beside the program. Error when it or a device that it has kernels for is missing.
+Result<std::unique_ptr<Backend>> make_cuda_backend();
 
 }  // namespace foretoken

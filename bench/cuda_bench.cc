@@ -1,0 +1,267 @@
+// Whole passes of the released shapes on the CUDA backend, with random Q4_K weights: the row-cost curve, prefill, and the share of the
+// device's read bandwidth that a one-row pass reaches. Nothing is read from disk; every matrix has memory of its own, filled from one
+// buffer of random blocks. Figures are medians of host times around whole passes, downloads included.
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <numeric>
+
+#include "base/rng.h"
+#include "model/target.h"
+
+namespace foretoken {
+namespace {
+
+double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+struct Options {
+  std::string shape = "27b", kv = "bf16";
+  std::vector<int> rows = {1, 2, 4, 8, 16, 32};
+  int layers = 0, prefill = 512, prefix = 1024, rounds = 15;
+  double read_limit = 4.45;  // TB/s of a streaming read on an H200, measured
+  bool products = false;
+};
+
+// Random Q4_K blocks with factors that keep activations small; matrices take windows of it.
+class RandomBlocks {
+ public:
+  explicit RandomBlocks(size_t bytes) : bytes_(bytes) {
+    uint64_t state = 88172645463325252u;
+    for (size_t i = 0; i + 8 <= bytes; i += 8) {
+      state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+      std::memcpy(bytes_.data() + i, &state, 8);
+    }
+    const F16 d = to_f16(2e-5f), dmin = to_f16(1.5e-4f);
+    for (size_t i = 0; i + 144 <= bytes; i += 144) {
+      std::memcpy(bytes_.data() + i, &d, 2);
+      std::memcpy(bytes_.data() + i + 2, &dmin, 2);
+    }
+  }
+  MatrixSource source(int64_t rows, int64_t cols) {
+    const size_t need = static_cast<size_t>(rows) * row_bytes(QuantFormat::kQ4_K, cols);
+    CHECK(need <= bytes_.size());
+    packed_ += need;
+    return {"random", QuantFormat::kQ4_K, rows, cols, std::span(bytes_).first(need), {}, {}};
+  }
+  size_t packed() const { return packed_; }
+
+ private:
+  std::vector<std::byte> bytes_;
+  size_t packed_ = 0;
+};
+
+ModelConfig config_of(const std::string& shape) {
+  ModelConfig c;
+  c.vocab = 248320;
+  c.attention = {.query_heads = 24, .kv_heads = 4, .head_dim = 256, .norm_epsilon = 1e-6f};
+  c.delta = {.key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128, .kernel = 4, .grouped = false};
+  c.layers = 64, c.hidden = 5120, c.ffn_width = 17408;
+  if (shape == "a3b") {
+    c.layers = 40, c.hidden = 2048;
+    c.attention.query_heads = 16, c.attention.kv_heads = 2;
+    c.delta.value_heads = 32;
+    c.moe = {.experts = 256, .top_k = 8};
+    c.expert_width = c.shared_width = 512;
+  }
+  for (int j = 0; j < 32; ++j) {
+    c.rotary.inverse_frequency.push_back(std::pow(1e7f, -2.0f * static_cast<float>(j) / 64));
+    c.rotary.axis.push_back(0);
+  }
+  return c;
+}
+
+Parameter ones(Backend& backend, int64_t rows, int64_t cols, float value = 1.0f) {
+  const std::vector<float> values(static_cast<size_t>(rows * cols), value);
+  return Parameter(backend, rows, cols, values);
+}
+
+Weights random_weights(const ModelConfig& c, Backend& backend, RandomBlocks& blocks) {
+  const auto pack = [&](std::vector<int64_t> rows, int64_t cols) {
+    std::vector<MatrixSource> parts;
+    for (const int64_t r : rows) parts.push_back(blocks.source(r, cols));
+    return backend.pack(parts);
+  };
+  Weights w;
+  w.embedding = blocks.source(1024, c.hidden);
+  backend.keep_table(w.embedding);
+  for (int i = 0; i < c.layers; ++i) {
+    LayerWeights layer;
+    layer.mixer_norm = ones(backend, 1, c.hidden);
+    layer.ffn_norm = ones(backend, 1, c.hidden);
+    if (c.is_attention(i)) {
+      AttentionWeights a;
+      a.in_proj = pack({c.attention.query_columns(), c.attention.packed_columns() - c.attention.query_columns()}, c.hidden);
+      a.q_norm = ones(backend, 1, c.attention.head_dim);
+      a.k_norm = ones(backend, 1, c.attention.head_dim);
+      a.out_proj = pack({c.hidden}, int64_t{c.attention.query_heads} * c.attention.head_dim);
+      layer.mixer = std::move(a);
+    } else {
+      DeltaWeights d;
+      d.in_proj = pack({c.delta.channels(), c.delta_value_columns(), c.delta.value_heads, c.delta.value_heads}, c.hidden);
+      d.conv = ones(backend, c.delta.channels(), c.delta.kernel, 0.25f);
+      d.decay_rate = ones(backend, 1, c.delta.value_heads, -0.1f);
+      d.dt_bias = ones(backend, 1, c.delta.value_heads);
+      d.norm = ones(backend, 1, c.delta.value_dim);
+      d.out_proj = pack({c.hidden}, c.delta_value_columns());
+      layer.mixer = std::move(d);
+    }
+    const auto ffn = [&](int64_t width) {
+      ExpertWeights e;
+      e.gate_up = pack({width, width}, c.hidden);
+      e.down = pack({c.hidden}, width);
+      return e;
+    };
+    if (c.is_sparse(i)) {
+      MoeWeights m;
+      m.router = pack({c.moe.experts}, c.hidden);
+      for (int e = 0; e < c.moe.experts; ++e) m.experts.push_back(ffn(c.expert_width));
+      m.shared = ffn(c.shared_width);
+      m.shared_gate = pack({1}, c.hidden);
+      layer.ffn = std::move(m);
+    } else {
+      layer.ffn = ffn(c.ffn_width);
+    }
+    w.layers.push_back(std::move(layer));
+  }
+  w.final_norm = ones(backend, 1, c.hidden);
+  w.head = pack({c.vocab}, c.hidden);
+  return w;
+}
+
+int run(const Options& o) {
+  auto made = make_cuda_backend();
+  if (!made) {
+    fmt::print(stderr, "cuda_bench: {}\n", made.error().message);
+    return 4;
+  }
+  Backend& backend = **made;
+  fmt::print("device: {}\n", backend.info().detail);
+  ModelConfig config = config_of(o.shape);
+  if (o.layers > 0) config.layers = o.layers;
+  for (int i = 0; i < config.layers; ++i) {
+    config.attention_layer.push_back(i % 4 == 3);
+    config.sparse_layer.push_back(config.moe.experts > 0);
+  }
+  RandomBlocks blocks(size_t{248320} * row_bytes(QuantFormat::kQ4_K, config.hidden));
+
+  if (o.products) {  // single products, three matrices in turn so that none stays in the cache
+    for (const auto& [outputs, cols] : {std::pair<int64_t, int64_t>(34816, 5120), std::pair<int64_t, int64_t>(5120, 17408),
+                                        std::pair<int64_t, int64_t>(16480, 5120), std::pair<int64_t, int64_t>(5120, 6144),
+                                        std::pair<int64_t, int64_t>(248320, 5120)}) {
+      std::vector<MatrixPtr> copies;
+      for (int i = 0; i < 3; ++i) {
+        const MatrixSource source = blocks.source(outputs, cols);
+        copies.push_back(backend.pack({&source, 1}));
+      }
+      std::string line = fmt::format("{:>6} x {:<5} {:6.1f} MB:", outputs, cols, static_cast<double>(copies[0]->bytes()) / 1e6);
+      for (const int rows : {1, 8, 16, 64, 512}) {
+        if (rows > 64 && outputs > 100000) continue;
+        const Buffer in = backend.allocate(static_cast<size_t>(rows * cols) * 4), out = backend.allocate(static_cast<size_t>(rows * outputs) * 4);
+        std::vector<float> values(static_cast<size_t>(rows * cols));
+        for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 97) / 97 - 0.5f;
+        const View x = in.view(rows, cols), y = out.view(rows, outputs);
+        backend.upload(View::of(values.data(), rows, cols), x);
+        float last;
+        const View one = y.row_range(0, 1).columns(0, 1), host = View::of(&last, 1, 1);
+        std::vector<double> times;
+        const int repeats = rows > 64 ? 6 : 30;
+        for (int round = 0; round < 6; ++round) {
+          backend.download(one, host);
+          const double begin = seconds();
+          for (int i = 0; i < repeats; ++i) backend.linear(x, *copies[static_cast<size_t>(i % 3)], y);
+          backend.download(one, host);
+          times.push_back((seconds() - begin) / repeats);
+        }
+        const double t = median(times);
+        line += rows <= 64 ? fmt::format("  {} rows {:6.1f} us {:4.2f} TB/s", rows, t * 1e6, static_cast<double>(copies[0]->bytes()) / t / 1e12)
+                           : fmt::format("  {} rows {:6.1f} us {:4.0f} TFLOP/s", rows, t * 1e6, 2.0 * rows * static_cast<double>(outputs * cols) / t / 1e12);
+      }
+      fmt::print("{}\n", line);
+    }
+    return 0;
+  }
+
+  const double loading = seconds();
+  const Weights weights = random_weights(config, backend, blocks);
+  double bytes = 0;  // what a one-row pass must read
+  {
+    const auto add = [&bytes](const MatrixPtr& m) { bytes += static_cast<double>(m->bytes()); };
+    for (const LayerWeights& layer : weights.layers) {
+      if (std::holds_alternative<DeltaWeights>(layer.mixer)) add(layer.delta().in_proj), add(layer.delta().out_proj);
+      else add(layer.attention().in_proj), add(layer.attention().out_proj);
+      if (!layer.is_sparse()) {
+        add(layer.dense().gate_up), add(layer.dense().down);
+        continue;
+      }
+      const MoeWeights& m = layer.experts();
+      add(m.router), add(m.shared.gate_up), add(m.shared.down), add(m.shared_gate);
+      for (int e = 0; e < config.moe.top_k; ++e) add(m.experts[static_cast<size_t>(e)].gate_up), add(m.experts[static_cast<size_t>(e)].down);
+    }
+    add(weights.head);
+  }
+  fmt::print("{} shape, {} layers, Q4_K random weights: packed in {:.1f} s; a one-row pass reads {:.2f} GB of weights (at {} TB/s: {:.2f} ms)\n",
+             o.shape, config.layers, seconds() - loading, bytes / 1e9, o.read_limit, bytes / o.read_limit / 1e9);
+
+  const KvFormat kv = o.kv == "int8" ? KvFormat::kInt8 : o.kv == "f32" ? KvFormat::kF32 : KvFormat::kBF16;
+  TargetModel target(config, weights, backend, {.max_rows = std::max(o.prefill, 72), .tape_rows = 72, .kv_format = kv});
+  const auto lane = target.make_lane();
+  const auto pass = [&](int rows, int settled, bool commit) {
+    std::vector<RowInput> inputs;
+    std::vector<int> wanted, path;
+    for (int i = 0; i < rows; ++i) {
+      const int32_t position = static_cast<int32_t>(lane->length()) + i;
+      inputs.push_back({.token = (i * 37) % 1024, .position = {position, position, position}});
+      path.push_back(i);
+      if (settled < rows || i + 1 == rows) wanted.push_back(i);
+    }
+    const LaneRows lane_rows{0, rows, lane->length(), settled, {}};
+    LaneState* lanes[] = {lane.get()};
+    const double begin = seconds();
+    target.forward({inputs, {&lane_rows, 1}, wanted}, lanes);
+    if (commit) target.commit(*lane, path);
+    return seconds() - begin;
+  };
+  pass(std::min(o.prefill, 64), std::min(o.prefill, 64), true);
+  std::vector<double> prefill;
+  while (lane->length() + o.prefill <= o.prefix || prefill.empty()) prefill.push_back(pass(o.prefill, o.prefill, true));
+  fmt::print("prefill: {} rows a pass, {:.1f} ms, {:.0f} tokens/s (to position {})\n", o.prefill, median(prefill) * 1e3,
+             o.prefill / median(prefill), lane->length());
+  double one = 0;
+  for (const int rows : o.rows) {
+    std::vector<double> times;
+    for (int i = 0; i < 3; ++i) pass(rows, 1, true);
+    for (int i = 0; i < o.rounds; ++i) times.push_back(pass(rows, 1, true));
+    const double t = median(times);
+    if (rows == 1) one = t;
+    fmt::print("{:3} rows: {:7.3f} ms ({:.2f}x one row), {:.2f} TB/s of weights, {:.0f} % of the read limit, plain {:.1f} tokens/s\n", rows,
+               t * 1e3, one > 0 ? t / one : 0, bytes / t / 1e12, bytes / t / 1e10 / o.read_limit, rows == 1 ? 1 / t : rows / t);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace foretoken
+
+int main(int argc, char** argv) {
+  foretoken::Options o;
+  CLI::App app("Times passes of released shapes on the CUDA backend", "cuda_bench");
+  app.add_option("--shape", o.shape, "27b or a3b")->check(CLI::IsMember({"27b", "a3b"}))->capture_default_str();
+  app.add_option("--layers", o.layers, "Layers (0: all)")->capture_default_str();
+  app.add_option("--rows", o.rows, "Rows of a verify pass")->delimiter(',')->capture_default_str();
+  app.add_option("--prefill", o.prefill, "Rows of a prompt pass")->capture_default_str();
+  app.add_option("--prefix", o.prefix, "Committed tokens before the timed passes")->capture_default_str();
+  app.add_option("--rounds", o.rounds, "Timed passes of each kind")->capture_default_str();
+  app.add_option("--kv-format", o.kv, "f32, bf16 or int8")->capture_default_str();
+  app.add_option("--read-limit", o.read_limit, "TB/s of a streaming read")->capture_default_str();
+  app.add_flag("--products", o.products, "Time single products instead of passes");
+  CLI11_PARSE(app, argc, argv);
+  return foretoken::run(o);
+}

@@ -1,0 +1,488 @@
+// Gated softmax attention over pages. A block of threads takes one row, one K/V head with its query heads, and one span of 512
+// logical positions; inside it the operations and their order are the reference's (docs/numerics.md section 4), whoever computes
+// them: a lane a position for the scores, a thread a dimension for the weighted values.
+#include "cuda/device.cuh"
+#include "cuda/kernels.h"
+
+namespace foretoken::cuda {
+namespace {
+
+constexpr int kMaxDim = 256;
+constexpr int kThreads = 512;                            // one warp a block of 32 positions
+constexpr int kSpanBlocks = kSpanTokens / kPageTokens;   // 16
+static_assert(kSpanBlocks == kThreads / 32);
+
+unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
+
+template <KvFormat kFormat>
+FORETOKEN_DEVICE float load_kv(const std::byte* block, int64_t index) {
+  if constexpr (kFormat == KvFormat::kF32) return reinterpret_cast<const float*>(block)[index];
+  if constexpr (kFormat == KvFormat::kBF16)
+    return __uint_as_float(static_cast<uint32_t>(reinterpret_cast<const uint16_t*>(block)[index]) << 16);
+  if constexpr (kFormat == KvFormat::kInt8) return static_cast<float>(reinterpret_cast<const int8_t*>(block)[index]);
+}
+
+// One head by one warp: normalised and rotated into `out` (shared memory, head_dim floats).
+FORETOKEN_DEVICE void norm_and_rotate(const float* x, const float* w, float epsilon, int dim, const float* rotary, int rotary_dim,
+                                      float* out) {
+  const int lane = threadIdx.x & 31, half = rotary_dim / 2;
+  const float r = inverse_root(__fadd_rn(__fdiv_rn(sum_of_squares(x, dim), static_cast<float>(dim)), epsilon));
+  for (int d = lane; d < dim; d += 32) out[d] = __fmul_rn(__fmul_rn(x[d], r), w[d]);
+  __syncwarp();
+  for (int j = lane; j < half; j += 32) {
+    const float cosine = rotary[j], sine = rotary[half + j];
+    const float a = out[j], b = out[j + half];
+    out[j] = fma(-b, sine, __fmul_rn(a, cosine));
+    out[j + half] = fma(a, sine, __fmul_rn(b, cosine));
+  }
+  __syncwarp();
+}
+
+// Stores one head's row, elements `stride` apart, by one warp.
+FORETOKEN_DEVICE void store_row(const float* x, int dim, KvFormat format, std::byte* to, int64_t stride, float* scale) {
+  const int lane = threadIdx.x & 31;
+  if (format == KvFormat::kF32) {
+    for (int d = lane; d < dim; d += 32) reinterpret_cast<float*>(to)[d * stride] = x[d];
+  } else if (format == KvFormat::kBF16) {
+    for (int d = lane; d < dim; d += 32) reinterpret_cast<__nv_bfloat16*>(to)[d * stride] = to_bf16(x[d]);
+  } else {
+    float inverse;
+    const float s = activation_scale(x, dim, inverse);
+    for (int d = lane; d < dim; d += 32) reinterpret_cast<int8_t*>(to)[d * stride] = activation_code(x[d], inverse);
+    if (lane == 0) *scale = s;
+  }
+}
+
+// Stores a rotated key and its value into slot `slot` of a layer and head.
+FORETOKEN_DEVICE void store_key_value(const float* key, const float* value, int dim, const KvLayout& layout, int layer, int head,
+                                      const uint64_t* pages, int64_t slot) {
+  std::byte* page = reinterpret_cast<std::byte*>(pages[slot / kPageTokens]);
+  const int64_t token = slot % kPageTokens, element = static_cast<int64_t>(layout.element_bytes());
+  store_row(key, dim, layout.format, page + layout.key_offset(layer, head) + token * element, kPageTokens,
+            reinterpret_cast<float*>(page + layout.key_scale_offset(layer, head)) + token);
+  store_row(value, dim, layout.format, page + layout.value_offset(layer, head) + token * dim * element, 1,
+            reinterpret_cast<float*>(page + layout.value_scale_offset(layer, head)) + token);
+}
+
+// One warp a row and head: query heads, then K/V heads.
+__global__ void __launch_bounds__(128) inputs_kernel(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, HeadShape shape,
+                                                     PassDesc pass, KvLayout layout, int layer, Rows queries) {
+  begin_kernel();
+  __shared__ float heads[4][kMaxDim];
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, dim = shape.dim;
+  const int item = blockIdx.x * 4 + warp;
+  const int64_t row = blockIdx.y;
+  if (item >= shape.query_heads + shape.kv_heads) return;
+  const float* x = packed.data + row * packed.stride;
+  const float* angles = rotary.data + row * rotary.stride;
+  if (item < shape.query_heads) {
+    norm_and_rotate(x + 2 * item * dim, q_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
+    for (int d = lane; d < dim; d += 32) queries.data[row * queries.stride + item * dim + d] = heads[warp][d];
+    return;
+  }
+  const RowDesc desc = pass.rows[row];
+  const LaneDesc& owner = pass.lanes[desc.lane];
+  const int head = item - shape.query_heads;
+  const float* key = x + shape.query_columns + head * dim;
+  norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
+  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, layer, head, owner.pages, owner.prefix + desc.row);
+}
+
+// ---- Spans
+
+struct SpanTask {
+  Rows queries, packed, out;
+  HeadShape shape;
+  PassDesc pass;
+  KvLayout layout;
+  int layer, first_row, spans, head_groups;  // head_groups: blocks per K/V head
+  float* partial;                            // [rows][query_heads][spans][dim + 2]: m, l, o
+  uint16_t* bf16;                            // the result once more, or null
+};
+
+FORETOKEN_DEVICE void put_result(const SpanTask& task, int64_t row, int64_t head, int d, float o, float l) {
+  const int64_t dim = task.shape.dim, c = head * dim + d;
+  const float gate = task.packed.data[row * task.packed.stride + (2 * head + 1) * dim + d];
+  const float v = __fmul_rn(__fdiv_rn(o, l), sigmoid(gate));
+  task.out.data[row * task.out.stride + c] = v;
+  if (task.bf16) task.bf16[row * task.out.cols + c] = __bfloat16_as_ushort(to_bf16(v));
+}
+
+// Where a logical position of a row lies.
+FORETOKEN_DEVICE int64_t slot_of(int64_t position, int64_t prefix, const int32_t* path) {
+  return position < prefix ? position : prefix + path[position - prefix];
+}
+
+template <KvFormat kFormat, int kHeads>
+__global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
+  begin_kernel();
+  constexpr bool kScaled = kFormat == KvFormat::kInt8;
+  __shared__ __align__(16) float query[kHeads][kMaxDim];
+  __shared__ float weight[kHeads][kSpanTokens];     // scores, then exp(score - m), then times the value scale
+  __shared__ float largest[kHeads][kSpanBlocks], sums[kHeads][kSpanBlocks], factor[kHeads][kSpanBlocks];
+  __shared__ float running[kHeads], total[kHeads];
+  __shared__ int64_t value_of[kSpanTokens];         // address of a position's value row
+  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+  const HeadShape& shape = task.shape;
+  const int dim = shape.dim, group = shape.query_heads / shape.kv_heads;
+  const int kv_head = blockIdx.y / task.head_groups, head_group = blockIdx.y % task.head_groups;
+  const int first_head = kv_head * group + head_group * kHeads;
+  const int heads = min(kHeads, (kv_head + 1) * group - first_head);
+  const int64_t row = task.first_row + static_cast<int64_t>(blockIdx.z);
+  const RowDesc desc = task.pass.rows[row];
+  const LaneDesc owner = task.pass.lanes[desc.lane];
+  const int32_t* path = task.pass.paths + desc.path;
+  const int64_t visible = owner.prefix + desc.depth + 1, begin = static_cast<int64_t>(blockIdx.x) * kSpanTokens;
+  if (begin >= visible) return;
+  const int count = static_cast<int>(min(static_cast<int64_t>(kSpanTokens), visible - begin));  // visible positions here
+  const int used = (count + kPageTokens - 1) / kPageTokens;
+  const float head_scale = inverse_root(static_cast<float>(dim));
+
+  for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
+    const int h = i / dim, d = i % dim;
+    query[h][d] = h < heads ? task.queries.data[row * task.queries.stride + static_cast<int64_t>(first_head + h) * dim + d] : 0.0f;
+  }
+  __syncthreads();
+
+  // Scores: warp b takes block b, a lane a position.
+  float value_scale = 1.0f;
+  if (warp < used) {
+    const int t = warp * kPageTokens + lane;
+    float dot[kHeads] = {};
+    const bool seen = t < count;
+    const int64_t slot = slot_of(begin + (seen ? t : warp * kPageTokens), owner.prefix, path);
+    const std::byte* page = reinterpret_cast<const std::byte*>(owner.pages[slot / kPageTokens]);
+    const int64_t token = slot % kPageTokens;
+    const std::byte* keys = page + task.layout.key_offset(task.layer, kv_head);
+    for (int d = 0; d < dim; d += 4) {
+      float k[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) k[i] = d + i < dim ? load_kv<kFormat>(keys, static_cast<int64_t>(d + i) * kPageTokens + token) : 0.0f;
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        const float* q = &query[h][d];
+#pragma unroll
+        for (int i = 0; i < 4; ++i)
+          if (d + i < dim) dot[h] = fma(q[i], k[i], dot[h]);
+      }
+    }
+    if (kScaled) {
+      const float key_scale = reinterpret_cast<const float*>(page + task.layout.key_scale_offset(task.layer, kv_head))[token];
+      value_scale = reinterpret_cast<const float*>(page + task.layout.value_scale_offset(task.layer, kv_head))[token];
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) dot[h] = __fmul_rn(dot[h], key_scale);
+    }
+    value_of[t] = static_cast<int64_t>(reinterpret_cast<uint64_t>(page + task.layout.value_offset(task.layer, kv_head))) +
+                  token * dim * static_cast<int64_t>(task.layout.element_bytes());
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const float score = seen ? __fmul_rn(dot[h], head_scale) : -infinity();
+      weight[h][t] = score;
+      float m = -infinity();  // std::max(m, score) over ascending positions: a NaN never replaces a number
+      m = m < score ? score : m;
+      for (int s = 16; s > 0; s /= 2) {
+        const float other = __shfl_xor_sync(0xFFFFFFFFu, m, s);
+        m = m < other ? other : m;
+      }
+      if (lane == 0) largest[h][warp] = m;
+    }
+  }
+  __syncthreads();
+
+  // The maximum before and after each block, in ascending order.
+  if (threadIdx.x < kHeads) {
+    const int h = threadIdx.x;
+    float m = -infinity();
+    for (int b = 0; b < used; ++b) {
+      const float next = m < largest[h][b] ? largest[h][b] : m;
+      factor[h][b] = exp(__fsub_rn(m, next));
+      largest[h][b] = next;
+      m = next;
+    }
+    running[h] = m;
+  }
+  __syncthreads();
+
+  if (warp < used) {
+    const int t = warp * kPageTokens + lane;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const float p = t < count ? exp(__fsub_rn(weight[h][t], largest[h][warp])) : 0.0f;
+      const float pair = __fadd_rn(p, __shfl_down_sync(0xFFFFFFFFu, p, 16));
+      const float sum = fold_sum(pair);
+      if (lane == 0) sums[h][warp] = sum;
+      weight[h][t] = kScaled ? __fmul_rn(p, value_scale) : p;
+    }
+  }
+  __syncthreads();
+  if (threadIdx.x < kHeads) {
+    const int h = threadIdx.x;
+    float l = 0;
+    for (int b = 0; b < used; ++b) l = __fadd_rn(__fmul_rn(l, factor[h][b]), sums[h][b]);
+    total[h] = l;
+  }
+  __syncthreads();
+
+  // Values: a thread a dimension and some of the heads.
+  const int sets = kThreads / kMaxDim;
+  constexpr int kPer = (kHeads + 1) / 2;
+  const int d = threadIdx.x % kMaxDim, set = threadIdx.x / kMaxDim;
+  if (d >= dim || set >= sets) return;
+  float o[kPer] = {};
+  for (int b = 0; b < used; ++b) {
+#pragma unroll
+    for (int i = 0; i < kPer; ++i) {
+      const int h = set * kPer + i;
+      if (h < kHeads) o[i] = __fmul_rn(o[i], factor[h][b]);
+    }
+    const int last = min(count, (b + 1) * kPageTokens);
+#pragma unroll 4
+    for (int t = b * kPageTokens; t < last; ++t) {
+      const float v = load_kv<kFormat>(reinterpret_cast<const std::byte*>(value_of[t]), d);
+#pragma unroll
+      for (int i = 0; i < kPer; ++i) {
+        const int h = set * kPer + i;
+        if (h < kHeads) o[i] = fma(weight[h][t], v, o[i]);
+      }
+    }
+  }
+  const bool alone = visible <= kSpanTokens;
+#pragma unroll
+  for (int i = 0; i < kPer; ++i) {
+    const int h = set * kPer + i;
+    if (h >= heads) continue;
+    const int64_t head = first_head + h;
+    if (alone) {
+      put_result(task, row, head, d, o[i], total[h]);
+      continue;
+    }
+    float* to = task.partial + ((static_cast<int64_t>(blockIdx.z) * shape.query_heads + head) * task.spans + blockIdx.x) * (dim + 2);
+    if (d == 0) {
+      to[0] = running[h];
+      to[1] = total[h];
+    }
+    to[2 + d] = o[i];
+  }
+}
+
+// Spans in ascending order; a thread a dimension.
+__global__ void merge_kernel(SpanTask task) {
+  begin_kernel();
+  const int dim = task.shape.dim, d = threadIdx.x;
+  const int64_t head = blockIdx.x, row = task.first_row + static_cast<int64_t>(blockIdx.y);
+  const RowDesc desc = task.pass.rows[row];
+  const int64_t visible = task.pass.lanes[desc.lane].prefix + desc.depth + 1;
+  if (visible <= kSpanTokens || d >= dim) return;
+  const int spans = static_cast<int>((visible + kSpanTokens - 1) / kSpanTokens);
+  const float* from = task.partial + (static_cast<int64_t>(blockIdx.y) * task.shape.query_heads + head) * task.spans * (dim + 2);
+  float m = from[0], l = from[1], o = from[2 + d];
+  for (int s = 1; s < spans; ++s) {
+    from += dim + 2;
+    const float next = m < from[0] ? from[0] : m;
+    const float ca = exp(__fsub_rn(m, next)), cb = exp(__fsub_rn(from[0], next));
+    l = fma(from[1], cb, __fmul_rn(l, ca));
+    o = fma(from[2 + d], cb, __fmul_rn(o, ca));
+    m = next;
+  }
+  put_result(task, row, head, d, o, l);
+}
+
+template <KvFormat kFormat>
+void run_spans(SpanTask task, int rows, cudaStream_t stream) {
+  const int group = task.shape.query_heads / task.shape.kv_heads;
+  const auto launch = [&](auto kernel, int heads) {
+    task.head_groups = (group + heads - 1) / heads;
+    Launch{dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups), static_cast<unsigned>(rows)), kThreads, 0, stream}(kernel, task);
+  };
+  if (group == 1) launch(span_kernel<kFormat, 1>, 1);
+  else if (group == 2) launch(span_kernel<kFormat, 2>, 2);
+  else if (group <= 4) launch(span_kernel<kFormat, 4>, 4);
+  else if (group == 6) launch(span_kernel<kFormat, 6>, 6);
+  else launch(span_kernel<kFormat, 8>, 8);
+}
+
+// ---- Commit
+
+// One thread an element of a slot (key, value, the two scales) of a layer and head; moves in ascending order.
+template <class Element>
+__global__ void commit_kernel(const uint64_t* pages, KvLayout layout, int64_t prefix, const int32_t* path, int count) {
+  begin_kernel();
+  const int dim = layout.head_dim, items = 2 * dim + (layout.format == KvFormat::kInt8 ? 2 : 0);
+  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+  const int layer = blockIdx.y / layout.heads, head = blockIdx.y % layout.heads;
+  if (i >= items) return;
+  for (int j = 0; j < count; ++j) {
+    if (path[j] == j) continue;
+    const int64_t from = prefix + path[j], to = prefix + j;
+    std::byte* from_page = reinterpret_cast<std::byte*>(pages[from / kPageTokens]);
+    std::byte* to_page = reinterpret_cast<std::byte*>(pages[to / kPageTokens]);
+    const int64_t from_token = from % kPageTokens, to_token = to % kPageTokens;
+    if (i < dim) {
+      const size_t at = layout.key_offset(layer, head);
+      reinterpret_cast<Element*>(to_page + at)[i * int64_t{kPageTokens} + to_token] =
+          reinterpret_cast<Element*>(from_page + at)[i * int64_t{kPageTokens} + from_token];
+    } else if (i < 2 * dim) {
+      const size_t at = layout.value_offset(layer, head);
+      reinterpret_cast<Element*>(to_page + at)[to_token * dim + i - dim] =
+          reinterpret_cast<Element*>(from_page + at)[from_token * dim + i - dim];
+    } else {
+      const size_t at = i == 2 * dim ? layout.key_scale_offset(layer, head) : layout.value_scale_offset(layer, head);
+      reinterpret_cast<float*>(to_page + at)[to_token] = reinterpret_cast<float*>(from_page + at)[from_token];
+    }
+  }
+}
+
+// ---- Block drafters: guesses, so that any order will do; a row's is its own.
+
+FORETOKEN_DEVICE int64_t block_slot(const BlockLaneDesc& lane, int64_t position) {
+  return (position - lane.base) % (static_cast<int64_t>(lane.page_count) * kPageTokens);
+}
+
+__global__ void __launch_bounds__(128) block_inputs_kernel(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary,
+                                                           BlockHeads shape, const BlockLaneDesc* lanes, int lane_count, KvLayout layout) {
+  begin_kernel();
+  __shared__ float heads[4][kMaxDim];
+  const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31, dim = shape.dim;
+  const int query_heads = q.data ? shape.query_heads : 0, item = blockIdx.x * 4 + warp;
+  if (item >= query_heads + shape.kv_heads) return;
+  const BlockLaneDesc lane = lanes[blockIdx.z];
+  const int i = blockIdx.y;
+  if (i >= lane.rows) return;
+  const int64_t row = lane.first_row + int64_t{i};
+  const float* angles = rotary.data + row * rotary.stride;
+  if (item < query_heads) {
+    float* x = q.data + row * q.stride + item * dim;
+    norm_and_rotate(x, q_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
+    for (int d = lane_id; d < dim; d += 32) x[d] = heads[warp][d];
+    return;
+  }
+  const int head = item - query_heads;
+  const float* key = kv.data + row * kv.stride + head * dim;
+  norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
+  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, 0, head, lane.pages, block_slot(lane, lane.end + i));
+}
+
+// A block of threads a row and query head: chunks of 128 positions in ascending order, online softmax.
+constexpr int kBlockThreads = 128;
+
+template <KvFormat kFormat>
+__global__ void __launch_bounds__(kBlockThreads) block_attention_kernel(Rows queries, BlockHeads shape, const BlockLaneDesc* lanes,
+                                                                        KvLayout layout, Rows out) {
+  begin_kernel();
+  __shared__ float query[kMaxDim], weight[kBlockThreads], warps[kBlockThreads / 32];
+  __shared__ int64_t value_of[kBlockThreads];
+  const BlockLaneDesc lane = lanes[blockIdx.z];
+  const int i = blockIdx.y, head = blockIdx.x, dim = shape.dim;
+  if (i >= lane.rows) return;
+  const int kv_head = head / (shape.query_heads / shape.kv_heads);
+  const int64_t row = lane.first_row + int64_t{i}, position = lane.end + i;
+  int64_t begin = lane.begin;
+  if (shape.window > 0 && position - shape.window + 1 > begin) begin = position - shape.window + 1;
+  if (begin > lane.end) begin = lane.end;
+  const int64_t end = lane.end + (shape.causal ? i + 1 : lane.rows);
+  for (int d = threadIdx.x; d < dim; d += kBlockThreads) query[d] = queries.data[row * queries.stride + static_cast<int64_t>(head) * dim + d];
+  const float head_scale = inverse_root(static_cast<float>(dim));
+  float m = -infinity(), l = 0, o[kMaxDim / kBlockThreads] = {};
+  for (int64_t first = begin; first < end; first += kBlockThreads) {
+    __syncthreads();
+    const int64_t p = first + threadIdx.x;
+    float score = -infinity(), value_scale = 1.0f;
+    if (p < end) {
+      const int64_t slot = block_slot(lane, p), token = slot % kPageTokens;
+      const std::byte* page = reinterpret_cast<const std::byte*>(lane.pages[slot / kPageTokens]);
+      const std::byte* keys = page + layout.key_offset(0, kv_head);
+      float dot = 0;
+      for (int d = 0; d < dim; ++d) dot = fma(query[d], load_kv<kFormat>(keys, static_cast<int64_t>(d) * kPageTokens + token), dot);
+      if (kFormat == KvFormat::kInt8) {
+        dot = __fmul_rn(dot, reinterpret_cast<const float*>(page + layout.key_scale_offset(0, kv_head))[token]);
+        value_scale = reinterpret_cast<const float*>(page + layout.value_scale_offset(0, kv_head))[token];
+      }
+      score = __fmul_rn(dot, head_scale);
+      value_of[threadIdx.x] = static_cast<int64_t>(reinterpret_cast<uint64_t>(page + layout.value_offset(0, kv_head))) +
+                              token * dim * static_cast<int64_t>(layout.element_bytes());
+    }
+    float top = score;
+    for (int s = 16; s > 0; s /= 2) {
+      const float other = __shfl_xor_sync(0xFFFFFFFFu, top, s);
+      top = top < other ? other : top;
+    }
+    if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = top;
+    __syncthreads();
+    float next = m;
+    for (int w = 0; w < kBlockThreads / 32; ++w) next = next < warps[w] ? warps[w] : next;
+    const float factor = exp(__fsub_rn(m, next)), e = p < end ? exp(__fsub_rn(score, next)) : 0.0f;
+    m = next;
+    __syncthreads();
+    float sum = e;
+    for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, s));
+    if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = sum;
+    weight[threadIdx.x] = kFormat == KvFormat::kInt8 ? __fmul_rn(e, value_scale) : e;
+    __syncthreads();
+    l = __fmul_rn(l, factor);
+    for (int w = 0; w < kBlockThreads / 32; ++w) l = __fadd_rn(l, warps[w]);
+    const int count = static_cast<int>(min(static_cast<int64_t>(kBlockThreads), end - first));
+#pragma unroll
+    for (int j = 0; j < kMaxDim / kBlockThreads; ++j) {
+      const int d = threadIdx.x + j * kBlockThreads;
+      if (d >= dim) continue;
+      o[j] = __fmul_rn(o[j], factor);
+      for (int t = 0; t < count; ++t) o[j] = fma(weight[t], load_kv<kFormat>(reinterpret_cast<const std::byte*>(value_of[t]), d), o[j]);
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kMaxDim / kBlockThreads; ++j) {
+    const int d = threadIdx.x + j * kBlockThreads;
+    if (d < dim) out.data[row * out.stride + static_cast<int64_t>(head) * dim + d] = __fdiv_rn(o[j], l);
+  }
+}
+
+}  // namespace
+
+void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, const HeadShape& shape,
+                             const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, cudaStream_t stream) {
+  Launch{dim3(blocks(shape.query_heads + shape.kv_heads, 4), static_cast<unsigned>(pass.row_count)), 128, 0, stream}(inputs_kernel, packed, q_norm, k_norm, rotary, shape, pass, layout, layer, queries);
+}
+
+size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t spans) {
+  return static_cast<size_t>(rows * shape.query_heads * spans * (shape.dim + 2));
+}
+
+void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows, int64_t spans,
+                      const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16, cudaStream_t stream) {
+  const SpanTask task{.queries = queries, .packed = packed, .out = out, .shape = shape, .pass = pass, .layout = layout, .layer = layer,
+                      .first_row = first_row, .spans = static_cast<int>(spans), .head_groups = 1, .partial = partial, .bf16 = bf16};
+  switch (layout.format) {
+    case KvFormat::kF32: run_spans<KvFormat::kF32>(task, rows, stream); break;
+    case KvFormat::kBF16: run_spans<KvFormat::kBF16>(task, rows, stream); break;
+    case KvFormat::kInt8: run_spans<KvFormat::kInt8>(task, rows, stream); break;
+  }
+  if (spans > 1)
+    Launch{dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows)), kMaxDim, 0, stream}(merge_kernel, task);
+}
+
+void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count, cudaStream_t stream) {
+  const dim3 grid(blocks(2 * layout.head_dim + 2, 128), static_cast<unsigned>(layout.layers * layout.heads));
+  switch (layout.format) {
+    case KvFormat::kF32: Launch{grid, 128, 0, stream}(commit_kernel<uint32_t>, pages, layout, prefix, path, count); break;
+    case KvFormat::kBF16: Launch{grid, 128, 0, stream}(commit_kernel<uint16_t>, pages, layout, prefix, path, count); break;
+    case KvFormat::kInt8: Launch{grid, 128, 0, stream}(commit_kernel<uint8_t>, pages, layout, prefix, path, count); break;
+  }
+}
+
+void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary, const BlockHeads& shape,
+                         const BlockLaneDesc* lanes, int lane_count, int rows, const KvLayout& layout, cudaStream_t stream) {
+  const int heads = (q.data ? shape.query_heads : 0) + shape.kv_heads;
+  Launch{dim3(blocks(heads, 4), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)), 128, 0, stream}(block_inputs_kernel, q, kv, q_norm, k_norm, rotary, shape, lanes, lane_count, layout);
+}
+
+void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
+                            const KvLayout& layout, Rows out, cudaStream_t stream) {
+  const dim3 grid(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count));
+  switch (layout.format) {
+    case KvFormat::kF32: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kF32>, queries, shape, lanes, layout, out); break;
+    case KvFormat::kBF16: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kBF16>, queries, shape, lanes, layout, out); break;
+    case KvFormat::kInt8: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kInt8>, queries, shape, lanes, layout, out); break;
+  }
+}
+
+}  // namespace foretoken::cuda

@@ -1,0 +1,145 @@
+// The CUDA backend: one device, one stream, weights packed once into device layouts, working memory that only grows. Each operator
+// checks its shapes, turns the host's description of a pass into device data, and calls launchers; no kernel lives here.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "cuda/kernels.h"
+#include "cuda/memory.h"
+#include "ops/ops.h"
+
+namespace foretoken::cuda {
+
+// Parts in order of outputs; each has a layout of its own.
+class CudaMatrix final : public Matrix {
+ public:
+  struct Piece {
+    Part part;
+    int64_t first = 0;  // output of its row 0
+    Buffer codes, scales, minimums;
+  };
+  CudaMatrix(int64_t rows, int64_t cols, size_t bytes, std::vector<Piece> pieces)
+      : Matrix(rows, cols, bytes), pieces_(std::move(pieces)) {}
+  const std::vector<Piece>& pieces() const { return pieces_; }
+
+ private:
+  std::vector<Piece> pieces_;
+};
+
+class CudaBackend final : public Backend {
+ public:
+  // `device` exists and is of an architecture that the kernels were compiled for.
+  explicit CudaBackend(int device);
+  ~CudaBackend() override;
+  BackendInfo info() const override;
+
+  bool on_host() const override { return false; }
+  Buffer allocate(size_t bytes) override { return device_memory(bytes); }
+  Buffer allocate_staging(size_t bytes) override { return pinned_memory(bytes); }
+  void upload(View host, View to) override;
+  void download(View from, View host) override;
+  void copy(View from, View to) override;
+  void clear(View memory) override;
+  void keep_table(const MatrixSource& table) override;
+  MatrixPtr pack(std::span<const MatrixSource> parts) override;
+
+  void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) override;
+  void rms_norm(View x, View w, float epsilon, View out) override;
+  void linear(View x, const Matrix& w, View out) override;
+  void add(View x, View inout) override;
+  void scale(View inout, float factor) override;
+  void gather_rows(View x, std::span<const int> rows, View out) override;
+  void gated_ffn(View x, const ExpertWeights& w, View out) override;
+  void moe(View x, const MoeShape& shape, const MoeWeights& w, View out) override;
+  void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table) override;
+  void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape, const Batch& batch,
+                        std::span<const PageTable> pages, const KvLayout& layout, int layer, View queries) override;
+  void attention(View queries, View packed, const AttentionShape& shape, const Batch& batch, std::span<const PageTable> pages,
+                 const KvLayout& layout, int layer, View out) override;
+  void commit_kv(PageTable pages, const KvLayout& layout, int64_t prefix, std::span<const int> path) override;
+  void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch, std::span<const DeltaMemory> lanes,
+                   View out) override;
+  void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape, const Batch& batch,
+                  std::span<const DeltaMemory> lanes, View out) override;
+  void gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) override;
+  void commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) override;
+
+  void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape, std::span<const BlockLane> lanes,
+                    const KvLayout& layout) override;
+  void block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout,
+                       View out) override;
+  void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) override;
+  void top_k(View logits, int k, std::span<TokenId> ids, View values) override;
+  void selector_edges(View weights, View predecessors, View successors, View edges) override;
+
+ private:
+  // A pass as the kernels see it, and what the launches ask about it.
+  struct Pass {
+    PassDesc desc;
+    int64_t most_visible = 0;
+    bool any_settled = false;
+  };
+  // The last description of each kind, and what it was made of: most operators of a pass ask for the same one.
+  struct Described {
+    int age = -1;
+    int64_t rows = 0;
+    std::vector<int64_t> numbers;  // of every lane, parents and page addresses
+    Pass pass;
+  };
+  const Pass& describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages);
+  const BlockLaneDesc* describe(std::span<const BlockLane> lanes, int& most_rows);
+  // ---- Between operators. A sum that a norm of the same rows may take along, and the bf16 copy that the operator before left of its
+  // output: both end with the next operator.
+  struct Sum {
+    View x, inout;
+  };
+  struct Rounded {
+    View of;
+    const uint16_t* bf16 = nullptr;
+  };
+  // Every operator begins with this or with take_rounded: earlier sums are enqueued, the copy is forgotten.
+  void begin();
+  // bf16 of x: what the operator before left, or made now.
+  const uint16_t* take_rounded(View x);
+  // Room for a bf16 copy of `out`, which is then known to the next operator; null where its width does not allow one.
+  uint16_t* leave_rounded(View out);
+  void ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out);
+  void products(View x, const uint16_t* bf16, const CudaMatrix& w, View out);
+  // Outputs of all pairs of a routing by the experts' own matrices; `parts` is a table of them on the device.
+  struct ExpertTable {
+    std::vector<Buffer> parts;  // one per piece: Part of every expert
+    std::vector<const CudaMatrix::Piece*> like;
+  };
+  struct MoeTables {
+    ExpertTable gate_up, down;
+    std::vector<const void*> codes;  // of some experts: what the tables were made of
+  };
+  ExpertTable expert_table(std::span<const ExpertWeights> experts, bool down);
+  const MoeTables& tables_of(const MoeWeights& w);
+
+  struct Table {
+    Buffer rows, order;
+  };
+
+  int device_ = 0;
+  std::string detail_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Uploads> uploads_;
+  Sum sum_;
+  Rounded rounded_;
+  DeviceScratch bf16_, ffn_, ffn_bf16_, own_rows_, partial_, delta_, moe_logits_, moe_pairs_, moe_hidden_, moe_routing_, moe_shared_,
+      moe_gate_, top_, top_ids_, top_values_;
+  std::unordered_map<const std::byte*, Table> tables_;
+  std::unordered_map<const MoeWeights*, MoeTables> moe_tables_;
+  Described described_[2];  // without pages, with them
+  std::vector<int64_t> numbers_;
+  std::vector<LaneDesc> lanes_;
+  std::vector<RowDesc> rows_;
+  std::vector<int32_t> paths_, words_;
+  std::vector<BlockLaneDesc> block_lanes_;
+};
+
+}  // namespace foretoken::cuda

@@ -1,0 +1,264 @@
+// The gated delta net: convolution, the delta rule token by token, and replay. A thread owns one column of the state, in registers,
+// for all rows of a lane; the order of operations is the reference's (docs/numerics.md section 5), so prompt, decode, chain, tree
+// and replay have its bits.
+#include "cuda/device.cuh"
+#include "cuda/kernels.h"
+
+namespace foretoken::cuda {
+namespace {
+
+unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
+
+// ---- Convolution. One thread a row and channel.
+
+__global__ void conv_kernel(Rows packed, const float* weight, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes, Rows out) {
+  begin_kernel();
+  const int channels = shape.channels(), kernel = shape.kernel;
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  if (c >= channels) return;
+  const int64_t row = blockIdx.y;
+  const RowDesc desc = pass.rows[row];
+  const LaneDesc lane = pass.lanes[desc.lane];
+  const DeltaMemory memory = lanes[desc.lane];
+  const int32_t* path = pass.paths + desc.path;
+  float acc = 0;
+  for (int j = 0; j < kernel; ++j) {
+    const int at = desc.depth - (kernel - 1) + j;  // along the path; negative: in the tail
+    const float x = at >= 0 ? packed.data[(lane.first_row + path[at]) * packed.stride + c]
+                            : memory.tail[static_cast<int64_t>(kernel - 1 + at) * channels + c];
+    acc = fma(weight[static_cast<int64_t>(c) * kernel + j], x, acc);
+  }
+  out.data[row * out.stride + c] = silu(acc);
+  if (desc.row >= lane.settled) memory.tape.conv_row[static_cast<int64_t>(desc.row) * channels + c] = packed.data[row * packed.stride + c];
+}
+
+// The last kernel - 1 rows of tail ++ appended; `row(i)` is the i-th of `count`. One thread a channel, so nothing is overwritten early.
+template <class Row>
+FORETOKEN_DEVICE void advance_tail(const DeltaShape& shape, float* tail, int c, int count, Row row) {
+  const int keep = shape.kernel - 1, channels = shape.channels();
+  for (int i = 0; i < keep; ++i) {
+    const int from = i + count;
+    tail[static_cast<int64_t>(i) * channels + c] = from < keep ? tail[static_cast<int64_t>(from) * channels + c] : row(from - keep);
+  }
+}
+
+__global__ void advance_kernel(Rows packed, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes) {
+  begin_kernel();
+  const int c = blockIdx.x * blockDim.x + threadIdx.x;
+  const LaneDesc lane = pass.lanes[blockIdx.y];
+  if (c >= shape.channels() || lane.settled == 0) return;
+  advance_tail(shape, lanes[blockIdx.y].tail, c, lane.settled,
+               [&](int i) { return packed.data[(lane.first_row + int64_t{i}) * packed.stride + c]; });
+}
+
+// ---- Delta rule
+
+// One warp normalises one key head's query or key, or computes a row's factors.
+__global__ void __launch_bounds__(128) prepare_kernel(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias,
+                                                      DeltaShape shape, PassDesc pass, const DeltaMemory* lanes, DeltaScratch scratch) {
+  begin_kernel();
+  const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31;
+  const int64_t row = blockIdx.y;
+  const int item = blockIdx.x * 4 + warp;
+  const RowDesc desc = pass.rows[row];
+  const bool on_tape = desc.row >= pass.lanes[desc.lane].settled;
+  const DeltaTape tape = lanes[desc.lane].tape;
+  const int key_columns = shape.key_heads * shape.key_dim;
+  if (item < 2 * shape.key_heads) {
+    const bool is_key = item >= shape.key_heads;
+    const int first = (is_key ? item - shape.key_heads : item) * shape.key_dim;
+    const float* x = conv.data + row * conv.stride + (is_key ? key_columns : 0) + first;
+    const float r = inverse_root(__fadd_rn(sum_of_squares(x, shape.key_dim), 1e-6f));
+    const float scale = inverse_root(static_cast<float>(shape.key_dim));
+    float* to = (is_key ? scratch.key : scratch.query) + row * key_columns + first;
+    for (int i = lane_id; i < shape.key_dim; i += 32) {
+      const float v = __fmul_rn(x[i], r);
+      to[i] = is_key ? v : __fmul_rn(v, scale);
+      if (is_key && on_tape) tape.key[static_cast<int64_t>(desc.row) * key_columns + first + i] = v;
+    }
+  } else if (item == 2 * shape.key_heads) {
+    const int heads = shape.value_heads;
+    const float* ba = beta_alpha.data + row * beta_alpha.stride;
+    for (int h = lane_id; h < heads; h += 32) {
+      const float decay = exp(__fmul_rn(decay_rate[h], softplus(__fadd_rn(ba[heads + h], dt_bias[h]))));
+      scratch.beta[row * heads + h] = sigmoid(ba[h]);
+      scratch.decay[row * heads + h] = decay;
+      if (on_tape) tape.decay[static_cast<int64_t>(desc.row) * heads + h] = decay;
+    }
+  }
+}
+
+constexpr int kColumns = 32;    // columns of one block: a warp
+constexpr int kChunkRows = 8;   // rows whose keys and queries are staged together
+
+// kKeys: key_dim, or with kPadded at least that: keys beyond key_dim are zeros and change nothing.
+template <int kKeys, bool kPadded>
+__global__ void __launch_bounds__(kColumns) delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes,
+                                                         DeltaScratch scratch, Rows out) {
+  begin_kernel();
+  __shared__ __align__(16) float keys[kChunkRows][kKeys], queries[kChunkRows][kKeys], ancestor_key[kKeys];
+  const LaneDesc lane = pass.lanes[blockIdx.z];
+  if (lane.rows == 0) return;
+  const DeltaMemory memory = lanes[blockIdx.z];
+  const int head = blockIdx.y, key_head = shape.key_head_of(head);
+  const int column = blockIdx.x * kColumns + threadIdx.x;
+  const bool active = column < shape.value_dim;
+  const int key_dim = kPadded ? shape.key_dim : kKeys, key_columns = shape.key_heads * key_dim;
+  float* cells = memory.state + static_cast<int64_t>(head) * key_dim * shape.value_dim + (active ? column : 0);
+  const int64_t value_at = 2 * key_columns + static_cast<int64_t>(head) * shape.value_dim + column;
+  const int64_t out_at = static_cast<int64_t>(head) * shape.value_dim + column;
+  const int64_t tape_stride = static_cast<int64_t>(shape.value_heads) * shape.value_dim;
+
+  float state[kKeys];
+  // Cells of idle threads are their block's first: loaded, never stored.
+  const auto load_state = [&] {
+    const float* p = cells;
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      state[i] = !kPadded || i < key_dim ? *p : 0.0f;
+      if (!kPadded || i + 1 < key_dim) p += shape.value_dim;
+      asm volatile("" : "+l"(p)::"memory");  // an address at a time: 128 of them, kept for the next load, would not fit the registers
+    }
+  };
+  const auto store_state = [&] {
+    if (!active) return;
+    float* p = cells;
+#pragma unroll
+    for (int i = 0; i < kKeys; ++i) {
+      if (!kPadded || i < key_dim) *p = state[i];
+      p += shape.value_dim;
+      asm volatile("" : "+l"(p)::"memory");
+    }
+  };
+  load_state();
+  int done = -1;  // the lane's row whose state is held; -1: the committed one
+#pragma unroll 1
+  for (int first = 0; first < lane.rows; first += kChunkRows) {
+    const int count = min(kChunkRows, lane.rows - first);
+    __syncwarp();
+    for (int i = threadIdx.x; i < count * kKeys; i += kColumns) {
+      const int r = i / kKeys, k = i % kKeys;
+      const int64_t from = (lane.first_row + first + r) * static_cast<int64_t>(key_columns) + key_head * key_dim + k;
+      keys[r][k] = k < key_dim ? scratch.key[from] : 0.0f;
+      queries[r][k] = k < key_dim ? scratch.query[from] : 0.0f;
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int r = 0; r < count; ++r) {
+      const int i_row = first + r;
+      const int64_t row = lane.first_row + int64_t{i_row};
+      const RowDesc desc = pass.rows[row];
+      if (desc.parent != done) {  // a sibling came between: the parent's state again, from the tape
+        load_state();
+        const int32_t* path = pass.paths + desc.path;
+#pragma unroll 1
+        for (int j = lane.settled; j < desc.depth; ++j) {
+          const int64_t ancestor = path[j];
+          const float decay = memory.tape.decay[ancestor * shape.value_heads + head];
+          const float d = active ? memory.tape.delta[ancestor * tape_stride + out_at] : 0.0f;
+          const float* k = memory.tape.key + ancestor * key_columns + static_cast<int64_t>(key_head) * key_dim;
+          __syncwarp();
+          for (int i = threadIdx.x; i < kKeys; i += kColumns) ancestor_key[i] = i < key_dim ? k[i] : 0.0f;
+          __syncwarp();
+#pragma unroll
+          for (int i = 0; i < kKeys; i += 4) {
+            const float4 four = *reinterpret_cast<const float4*>(&ancestor_key[i]);
+            state[i] = fma(four.x, d, __fmul_rn(decay, state[i]));
+            state[i + 1] = fma(four.y, d, __fmul_rn(decay, state[i + 1]));
+            state[i + 2] = fma(four.z, d, __fmul_rn(decay, state[i + 2]));
+            state[i + 3] = fma(four.w, d, __fmul_rn(decay, state[i + 3]));
+          }
+        }
+      }
+      const float decay = scratch.decay[row * shape.value_heads + head], beta = scratch.beta[row * shape.value_heads + head];
+      const float v = active ? conv.data[row * conv.stride + value_at] : 0.0f;
+      float u = 0;
+#pragma unroll
+      for (int i = 0; i < kKeys; i += 4) {
+        const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]);
+        const float kk[4] = {k.x, k.y, k.z, k.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          state[i + j] = __fmul_rn(decay, state[i + j]);
+          u = fma(kk[j], state[i + j], u);
+        }
+      }
+      const float d = __fmul_rn(beta, __fsub_rn(v, u));
+      asm volatile("" ::: "memory");  // keys are read again, not kept
+      float o = 0;
+#pragma unroll
+      for (int i = 0; i < kKeys; i += 4) {
+        const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]), q = *reinterpret_cast<const float4*>(&queries[r][i]);
+        const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          state[i + j] = fma(kk[j], d, state[i + j]);
+          o = fma(qq[j], state[i + j], o);
+        }
+      }
+      if (active) {
+        out.data[row * out.stride + out_at] = o;
+        if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
+      }
+      done = i_row;
+      if (i_row + 1 == lane.settled) {
+        store_state();
+        __threadfence_block();
+      }
+    }
+  }
+}
+
+// One thread a cell, rows in ascending order.
+__global__ void replay_kernel(DeltaShape shape, DeltaMemory lane, const int32_t* rows, int count) {
+  begin_kernel();
+  const int64_t cell = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  const int64_t per_head = static_cast<int64_t>(shape.key_dim) * shape.value_dim;
+  if (cell >= per_head * shape.value_heads) return;
+  const int head = static_cast<int>(cell / per_head), key = static_cast<int>(cell % per_head / shape.value_dim);
+  const int column = static_cast<int>(cell % shape.value_dim), key_head = shape.key_head_of(head);
+  float s = lane.state[cell];
+  for (int j = 0; j < count; ++j) {
+    const int64_t row = rows[j];
+    const float decay = lane.tape.decay[row * shape.value_heads + head];
+    const float k = lane.tape.key[(row * shape.key_heads + key_head) * shape.key_dim + key];
+    const float d = lane.tape.delta[(row * shape.value_heads + head) * shape.value_dim + column];
+    s = fma(k, d, __fmul_rn(decay, s));
+  }
+  lane.state[cell] = s;
+}
+
+__global__ void replay_tail_kernel(DeltaShape shape, DeltaMemory lane, const int32_t* rows, int count) {
+  begin_kernel();
+  const int c = blockIdx.x * blockDim.x + threadIdx.x, channels = shape.channels();
+  if (c >= channels) return;
+  advance_tail(shape, lane.tail, c, count, [&](int i) { return lane.tape.conv_row[static_cast<int64_t>(rows[i]) * channels + c]; });
+}
+
+}  // namespace
+
+void launch_causal_conv(Rows packed, const float* weight, const DeltaShape& shape, const PassDesc& pass, const DeltaMemory* lanes,
+                        bool advances, Rows out, cudaStream_t stream) {
+  const unsigned wide = blocks(shape.channels(), 256);
+  Launch{dim3(wide, static_cast<unsigned>(pass.row_count)), 256, 0, stream}(conv_kernel, packed, weight, shape, pass, lanes, out);
+  if (advances && shape.kernel > 1)
+    Launch{dim3(wide, static_cast<unsigned>(pass.lane_count)), 256, 0, stream}(advance_kernel, packed, shape, pass, lanes);
+}
+
+void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias, const DeltaShape& shape,
+                       const PassDesc& pass, const DeltaMemory* lanes, const DeltaScratch& scratch, Rows out, cudaStream_t stream) {
+  Launch{dim3(blocks(2 * shape.key_heads + 1, 4), static_cast<unsigned>(pass.row_count)), 128, 0, stream}(prepare_kernel, conv, beta_alpha, decay_rate, dt_bias, shape, pass, lanes, scratch);
+  const dim3 grid(blocks(shape.value_dim, kColumns), static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count));
+  const auto launch = [&](auto kernel) { Launch{grid, kColumns, 0, stream}(kernel, conv, shape, pass, lanes, scratch, out); };
+  if (shape.key_dim == 128) launch(delta_kernel<128, false>);
+  else if (shape.key_dim == 64) launch(delta_kernel<64, false>);
+  else if (shape.key_dim <= 16) launch(delta_kernel<16, true>);
+  else launch(delta_kernel<128, true>);
+}
+
+void launch_commit_delta(const DeltaShape& shape, const DeltaMemory& lane, const int32_t* rows, int count, cudaStream_t stream) {
+  Launch{blocks(static_cast<int64_t>(shape.state_floats()), 256), 256, 0, stream}(replay_kernel, shape, lane, rows, count);
+  if (shape.kernel > 1) Launch{blocks(shape.channels(), 256), 256, 0, stream}(replay_tail_kernel, shape, lane, rows, count);
+}
+
+}  // namespace foretoken::cuda

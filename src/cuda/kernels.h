@@ -1,0 +1,175 @@
+// What the host side and the kernels agree on: plain structs of device pointers, and one launcher per operator. No launcher
+// allocates, waits or reads device memory. It knows no Backend and no model.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "numerics/quant.h"
+#include "ops/batch.h"
+
+namespace foretoken::cuda {
+
+// fp32 rows on the device.
+struct Rows {
+  float* data = nullptr;
+  int64_t rows = 0, cols = 0, stride = 0;
+};
+
+// ---- Weights (packing.cu, linear.cu)
+
+// How a part's codes lie on the device (docs/gpu.md). Every layout but kFloats is in the fragment order of mma.m16n8k16: tiles of 16
+// outputs by 64 inputs, one 16-byte vector a lane and plane.
+enum class Layout : uint8_t {
+  kFloats,  // fp32, row-major: f32 and f16 weights, multiplied in fp32
+  kBf16,    // bf16
+  kCodes,   // signed 8-bit codes, an fp32 scale (and minimum) per 16: any block format, exactly
+  kQ8,      // signed 8-bit codes, an f16 scale per 32: Q8_0
+  kQ4K,     // 4-bit codes, 6-bit scales and minimums per 32, f16 factors per 256: Q4_K
+};
+
+// Consecutive outputs of one matrix in one layout.
+struct Part {
+  Layout layout = Layout::kFloats;
+  bool has_min = false;
+  int64_t rows = 0, cols = 0;
+  const void* codes = nullptr;    // or the floats
+  const void* scales = nullptr;
+  const void* minimums = nullptr;
+};
+
+int64_t padded_cols(int64_t cols);             // inputs, rounded up to whole tiles
+size_t code_bytes(const Part& part);
+size_t scale_bytes(const Part& part);
+size_t minimum_bytes(const Part& part);
+Layout layout_of(QuantFormat format, int64_t cols);
+
+// The part's rows [first_row, first_row + rows), first_row a multiple of 16, from raw rows of `format`. Orders may be null.
+struct PackTask {
+  QuantFormat format = QuantFormat::kF32;
+  const uint8_t* source = nullptr;
+  size_t row_bytes = 0;
+  int64_t first_row = 0, rows = 0;      // packed rows; source row of packed row r is order[r] - source_first
+  int64_t source_first = 0;
+  const int32_t* row_order = nullptr;     // of the whole part
+  const int32_t* column_order = nullptr;
+};
+void launch_pack(const PackTask& task, const Part& part, cudaStream_t stream);
+
+// Activations as bf16, row-major: [rows][padded cols], zeros behind the last.
+void launch_to_bf16(Rows x, uint16_t* out, cudaStream_t stream);
+// silu(gate) * up as bf16; gate_up [rows, 2 * width].
+void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, cudaStream_t stream);
+void launch_silu(Rows gate_up, int64_t width, Rows out, cudaStream_t stream);
+// out[r, first + o] = sum_k W[o, k] x[r, k]. `bf16` holds launch_to_bf16(x); x itself is read for kFloats only.
+void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream);
+
+// ---- Mixture of experts (moe.cu, linear.cu)
+
+// The pairs (row, rank) of a pass in the order of their experts, cut into work items of at most kItemRows pairs of one expert.
+inline constexpr int kItemRows = 8;
+struct ExpertItem {
+  int expert = 0, first = 0, count = 0;  // pairs [first, first + count) of `order`
+};
+struct Routing {
+  int* chosen = nullptr;        // [rows * top_k] expert ids by rank
+  float* weights = nullptr;     // [rows * top_k]
+  int* order = nullptr;         // [rows * top_k] pairs sorted by expert, then by pair
+  ExpertItem* items = nullptr;  // [max_items]
+  int* item_count = nullptr;
+};
+int max_items(int rows, int top_k, int experts);
+void launch_route(Rows logits, int top_k, const Routing& routing, cudaStream_t stream);
+// The products of all pairs: input row of pair p is p / input_divisor, output row is p. `parts` [experts] on the device, all alike
+// but for their pointers; `like` is one of them.
+void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor,
+                          Rows x, const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream);
+void launch_combine(Rows pairs, const Routing& routing, int top_k, Rows shared, Rows shared_gate, Rows out, cudaStream_t stream);
+
+// ---- Rows (elementwise.cu)
+
+void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
+                  const int32_t* row_order, Rows out, cudaStream_t stream);  // own [rows, cols] used where token < 0
+// `bf16`, where given, gets what launch_to_bf16(out) would write; out.cols is then a multiple of 64. An addend is added to x, in place,
+// before the norm.
+void launch_rms_norm(Rows x, Rows addend, const float* w, float epsilon, Rows out, uint16_t* bf16, cudaStream_t stream);
+void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
+                       uint16_t* bf16, cudaStream_t stream);
+void launch_add(Rows x, Rows inout, cudaStream_t stream);
+void launch_scale(Rows inout, float factor, cudaStream_t stream);
+void launch_gather(Rows x, const int32_t* rows, Rows out, cudaStream_t stream);
+void launch_copy(Rows from, Rows to, cudaStream_t stream);
+void launch_rotary(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude, Rows table, cudaStream_t stream);
+
+// ---- What varies between passes, on the device (descriptor.h fills it)
+
+struct LaneDesc {
+  int first_row = 0, rows = 0, settled = 0, chain = 1;
+  int64_t prefix = 0;
+  const uint64_t* pages = nullptr;  // addresses of the lane's pages
+};
+struct RowDesc {
+  int lane = 0, row = 0;    // row within the lane
+  int parent = -1;          // within the lane, -1: the committed prefix
+  int depth = 0;            // ancestors among the rows
+  int path = 0;             // index of its path in `paths`: rows of the lane, itself last, depth + 1 of them
+};
+struct PassDesc {
+  const LaneDesc* lanes = nullptr;
+  const RowDesc* rows = nullptr;
+  const int32_t* paths = nullptr;
+  int lane_count = 0, row_count = 0;
+};
+
+// ---- Attention (attention.cu)
+
+struct HeadShape {
+  int query_heads = 0, kv_heads = 0, dim = 0, query_columns = 0, rotary_dim = 0;
+  float epsilon = 0;
+};
+void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, const HeadShape& shape,
+                             const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, cudaStream_t stream);
+// `partial` holds attention_partial_floats(rows of one launch, ...) floats; needed when a row sees more than kSpanTokens positions.
+size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t spans);
+void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows, int64_t spans,
+                      const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16, cudaStream_t stream);
+void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count, cudaStream_t stream);
+
+// ---- Gated delta net (delta.cu)
+
+void launch_causal_conv(Rows packed, const float* weight, const DeltaShape& shape, const PassDesc& pass, const DeltaMemory* lanes,
+                        bool advances, Rows out, cudaStream_t stream);
+// q and k [rows, key_heads * key_dim], beta and decay [rows, value_heads]: working memory.
+struct DeltaScratch {
+  float *query = nullptr, *key = nullptr, *beta = nullptr, *decay = nullptr;
+};
+void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias, const DeltaShape& shape,
+                       const PassDesc& pass, const DeltaMemory* lanes, const DeltaScratch& scratch, Rows out, cudaStream_t stream);
+inline constexpr int kMaxKeyDim = 128;
+void launch_commit_delta(const DeltaShape& shape, const DeltaMemory& lane, const int32_t* rows, int count, cudaStream_t stream);
+
+// ---- Block drafters (draft.cu)
+
+struct BlockLaneDesc {
+  int first_row = 0, rows = 0, page_count = 0;
+  int64_t base = 0, begin = 0, end = 0;
+  const uint64_t* pages = nullptr;
+};
+struct BlockHeads {
+  int query_heads = 0, kv_heads = 0, dim = 0, window = 0, causal = 0, rotary_dim = 0;
+  float epsilon = 0;
+};
+void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary, const BlockHeads& shape,
+                         const BlockLaneDesc* lanes, int lane_count, int rows, const KvLayout& layout, cudaStream_t stream);
+void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
+                            const KvLayout& layout, Rows out, cudaStream_t stream);
+void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, int lane_count, Rows out,
+                       cudaStream_t stream);
+inline constexpr int kMaxTopK = 64;
+size_t top_k_scratch_bytes(int64_t rows, int k);
+void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, cudaStream_t stream);
+void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, cudaStream_t stream);
+
+}  // namespace foretoken::cuda

@@ -1,0 +1,331 @@
+// Products of every layout but Q4_K (linear_q4k.cu): one chain of mma.m16n8k16 a part, four steps a tile of 64 inputs, weights rounded
+// once to bf16 from fma(scale, code, -minimum). Also the rounding of activations, and f32 weights outside the tensor cores.
+#include "cuda/linear.cuh"
+
+namespace foretoken::cuda {
+namespace {
+
+FORETOKEN_DEVICE uint4 stream16(const void* p) {  // read once: not worth a place in L1
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
+
+FORETOKEN_DEVICE uint32_t word(const uint4& v, int i) { return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w; }
+
+// A signed byte, its sign bit flipped, as a float: 2^23 + 128 + code, exactly, minus the offset.
+FORETOKEN_DEVICE float byte_value(uint32_t flipped, int i) {
+  return __fadd_rn(__uint_as_float(__byte_perm(flipped, 0x4B000000u, 0x7440 + i)), -8388736.0f);
+}
+
+// One tile of a layout in registers. fragment(s): the A operand of step s, elements 4s..4s+3 of the lane's sixteen, of its two rows.
+template <Layout kLayout>
+struct Tile;
+
+template <>
+struct Tile<Layout::kBf16> {
+  uint4 v[4];
+  FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
+    Tile r;
+    const uint4* from = static_cast<const uint4*>(p.codes) + tile * 128 + lane;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) r.v[i] = stream16(from + i * 32);
+    return r;
+  }
+  __device__ __forceinline__ void begin() {}
+  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
+    const int p = s / 2, w = s % 2 * 2;
+    a[0] = word(v[p], w);
+    a[1] = word(v[2 + p], w);
+    a[2] = word(v[p], w + 1);
+    a[3] = word(v[2 + p], w + 1);
+  }
+};
+
+template <bool kHasMin>
+struct CodesTile {
+  uint4 c[2];
+  float4 scale, minimum;  // of outputs g and g + 8 in the first half, then in the second
+  FORETOKEN_DEVICE CodesTile load(const Part& p, int64_t tile, int lane) {
+    CodesTile r;
+    const uint4* from = static_cast<const uint4*>(p.codes) + tile * 64 + lane;
+    r.c[0] = stream16(from);
+    r.c[1] = stream16(from + 32);
+    r.scale = __ldg(static_cast<const float4*>(p.scales) + tile * 16 + lane / 2);
+    r.minimum = kHasMin ? __ldg(static_cast<const float4*>(p.minimums) + tile * 16 + lane / 2) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    return r;
+  }
+  __device__ __forceinline__ void begin() {}
+  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
+    const uint32_t low = word(c[0], s) ^ 0x80808080u, high = word(c[1], s) ^ 0x80808080u;
+    const float s0 = s < 2 ? scale.x : scale.z, s1 = s < 2 ? scale.y : scale.w;
+    const float m0 = s < 2 ? minimum.x : minimum.z, m1 = s < 2 ? minimum.y : minimum.w;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a[2 * i] = bf16_pair(fma(s0, byte_value(low, 2 * i), -m0), fma(s0, byte_value(low, 2 * i + 1), -m0));
+      a[2 * i + 1] = bf16_pair(fma(s1, byte_value(high, 2 * i), -m1), fma(s1, byte_value(high, 2 * i + 1), -m1));
+    }
+  }
+};
+template <>
+struct Tile<Layout::kQ8> {
+  uint4 c[2];
+  uint2 packed;  // f16 scales of outputs g and g + 8: first half, second half
+  float scale[4];
+  FORETOKEN_DEVICE Tile load(const Part& p, int64_t tile, int lane) {
+    Tile r;
+    const uint4* from = static_cast<const uint4*>(p.codes) + tile * 64 + lane;
+    r.c[0] = stream16(from);
+    r.c[1] = stream16(from + 32);
+    r.packed = __ldg(static_cast<const uint2*>(p.scales) + tile * 8 + lane / 4);
+    return r;
+  }
+  __device__ __forceinline__ void begin() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const uint32_t f = h ? packed.y : packed.x;
+      scale[2 * h] = __half2float(__ushort_as_half(static_cast<unsigned short>(f)));
+      scale[2 * h + 1] = __half2float(__ushort_as_half(static_cast<unsigned short>(f >> 16)));
+    }
+  }
+  __device__ __forceinline__ void fragment(int s, uint32_t (&a)[4]) const {
+    const uint32_t low = word(c[0], s) ^ 0x80808080u, high = word(c[1], s) ^ 0x80808080u;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float s0 = scale[s / 2 * 2], s1 = scale[s / 2 * 2 + 1];
+      a[2 * i] = bf16_pair(__fmul_rn(s0, byte_value(low, 2 * i)), __fmul_rn(s0, byte_value(low, 2 * i + 1)));
+      a[2 * i + 1] = bf16_pair(__fmul_rn(s1, byte_value(high, 2 * i)), __fmul_rn(s1, byte_value(high, 2 * i + 1)));
+    }
+  }
+};
+
+// Few columns run a warp a part; many leave registers for half as many, which take several parts each.
+template <int kBlocks>
+constexpr int kMostWarps = kBlocks <= 2 ? kMaxSplit : 8;
+constexpr int kAhead = 4;  // tiles on their way
+
+template <class TileType, int kBlocks, bool kExperts>
+__global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, Split split, Columns columns) {
+  extern __shared__ float sums[];  // [parts][columns][16, padded]
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
+  const int64_t tiles_wide = columns.padded / 64, m = blockIdx.y;
+  int first_column = static_cast<int>(blockIdx.x) * kBlocks * 8, count = columns.rows - first_column;
+  const int* order = nullptr;
+  if constexpr (kExperts) {
+    begin_kernel();
+    if (static_cast<int>(blockIdx.x) >= *columns.item_count) return;
+    const ExpertItem item = columns.items[blockIdx.x];
+    part = columns.parts[item.expert];
+    order = columns.order + item.first;
+    first_column = 0;
+    count = item.count;
+  }
+  const int64_t base = m * tiles_wide;
+  const auto boundary = [&](int p) { return p * split.units / split.parts * split.unit_tiles; };
+  TileType ring[kAhead];
+  const auto fill = [&](int begin, int end) {
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i)
+      if (begin + i < end) ring[i] = TileType::load(part, base + begin + i, lane);
+  };
+  fill(boundary(warp), boundary(warp + 1));
+  if constexpr (!kExperts) begin_kernel();  // the weights are on their way while the kernel before ends
+  const uint16_t* x[kBlocks];
+#pragma unroll
+  for (int b = 0; b < kBlocks; ++b) {
+    int row = first_column + b * 8 + g;
+    if constexpr (kExperts) row = order[g < count ? g : 0] / columns.divisor;
+    x[b] = columns.x + static_cast<int64_t>(row) * columns.padded + t * 8;
+  }
+  for (int p = warp; p < split.parts; p += warps) {
+    const int begin = boundary(p), end = boundary(p + 1);
+    if (p != warp) fill(begin, end);
+    float acc[kBlocks][4] = {};
+    for (int k = begin; k < end; k += kAhead) {
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i) {
+        if (k + i >= end) break;
+        TileType tile = ring[i];
+        if (k + i + kAhead < end) ring[i] = TileType::load(part, base + k + i + kAhead, lane);
+        tile.begin();
+        const int64_t at = static_cast<int64_t>(k + i) * 64;
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          uint32_t a[2][4];
+          tile.fragment(2 * h, a[0]);
+          tile.fragment(2 * h + 1, a[1]);
+#pragma unroll
+          for (int b = 0; b < kBlocks; ++b) {
+            const uint4 v = *reinterpret_cast<const uint4*>(x[b] + at + h * 32);
+            mma(acc[b], a[0], v.x, v.y);
+            mma(acc[b], a[1], v.z, v.w);
+          }
+        }
+      }
+    }
+    float* to = sums + static_cast<int64_t>(p) * kBlocks * 8 * 17;
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      to[(b * 8 + 2 * t) * 17 + g] = acc[b][0];
+      to[(b * 8 + 2 * t + 1) * 17 + g] = acc[b][1];
+      to[(b * 8 + 2 * t) * 17 + g + 8] = acc[b][2];
+      to[(b * 8 + 2 * t + 1) * 17 + g + 8] = acc[b][3];
+    }
+  }
+  __syncthreads();
+  add_parts<kBlocks, kExperts>(sums, split, columns, part.rows, m, first_column, count, order);
+}
+
+// f32 weights: one warp an output, lane l takes inputs l, l + 32, ...; then lanes fold 16, 8, 4, 2, 1.
+constexpr int kFloatRows = 8;
+__global__ void __launch_bounds__(128) float_products(Part part, Rows x, Rows out, int64_t first) {
+  begin_kernel();
+  const int lane = threadIdx.x & 31;
+  const int64_t o = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
+  if (o >= part.rows) return;
+  const float* w = static_cast<const float*>(part.codes) + o * part.cols;
+  const int64_t row = blockIdx.y * int64_t{kFloatRows};
+  float acc[kFloatRows] = {};
+  for (int64_t k = lane; k < part.cols; k += 32) {
+    const float value = w[k];
+#pragma unroll
+    for (int r = 0; r < kFloatRows; ++r)
+      if (row + r < x.rows) acc[r] = fma(value, x.data[(row + r) * x.stride + k], acc[r]);
+  }
+#pragma unroll
+  for (int r = 0; r < kFloatRows; ++r) {
+    float sum = acc[r];
+    for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, s));
+    if (lane == 0 && row + r < x.rows) out.data[(row + r) * out.stride + first + o] = sum;
+  }
+}
+
+__global__ void expert_float_products(const Part* parts, Routing routing, int divisor, Rows x, Rows out, int64_t first) {
+  begin_kernel();
+  if (static_cast<int>(blockIdx.y) >= *routing.item_count) return;
+  const ExpertItem item = routing.items[blockIdx.y];
+  const Part part = parts[item.expert];
+  const int lane = threadIdx.x & 31;
+  const int64_t o = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
+  if (o >= part.rows) return;
+  const float* w = static_cast<const float*>(part.codes) + o * part.cols;
+  for (int r = 0; r < item.count; ++r) {
+    const int pair = routing.order[item.first + r];
+    const float* row = x.data + static_cast<int64_t>(pair / divisor) * x.stride;
+    float sum = 0;
+    for (int64_t k = lane; k < part.cols; k += 32) sum = fma(w[k], row[k], sum);
+    for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, s));
+    if (lane == 0) out.data[static_cast<int64_t>(pair) * out.stride + first + o] = sum;
+  }
+}
+
+template <class TileType, int kBlocks, bool kExperts>
+void run_blocks(const Part& part, const Columns& columns, unsigned wide, cudaStream_t stream) {
+  const Split split = split_of(part);
+  const size_t shared = sums_bytes<kBlocks>(split);
+  const auto kernel = products<TileType, kBlocks, kExperts>;
+  static const bool allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSplit * kBlocks * 8 * 17 * 4) == cudaSuccess;
+  static_cast<void>(allowed);
+  const unsigned warps = static_cast<unsigned>(split.parts < kMostWarps<kBlocks> ? split.parts : kMostWarps<kBlocks>);
+  Launch{dim3(wide, static_cast<unsigned>((part.rows + 15) / 16)), 32 * warps, shared, stream}(kernel, part, split, columns);
+}
+
+template <class TileType>
+void run_products(const Part& part, const Columns& columns, cudaStream_t stream) {
+  if (columns.rows <= 8) run_blocks<TileType, 1, false>(part, columns, 1, stream);
+  else if (columns.rows <= 16) run_blocks<TileType, 2, false>(part, columns, 1, stream);
+  else if (columns.rows <= 32) run_blocks<TileType, 4, false>(part, columns, 1, stream);
+  else run_blocks<TileType, 8, false>(part, columns, static_cast<unsigned>((columns.rows + 63) / 64), stream);
+}
+
+template <class TileType>
+void run_experts(const Part& like, const Columns& columns, int item_limit, cudaStream_t stream) {
+  run_blocks<TileType, 1, true>(like, columns, static_cast<unsigned>(item_limit), stream);
+}
+
+__global__ void to_bf16_kernel(Rows x, int64_t padded, uint16_t* out) {
+  begin_kernel();
+  const int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 2;
+  if (i >= padded) return;
+  const int64_t c = i;
+  const float* row = x.data + blockIdx.y * x.stride;
+  const float a = c < x.cols ? row[c] : 0.0f, b = c + 1 < x.cols ? row[c + 1] : 0.0f;
+  *reinterpret_cast<uint32_t*>(out + blockIdx.y * padded + i) = bf16_pair(a, b);
+}
+
+__global__ void silu_to_bf16_kernel(Rows x, int64_t width, int64_t padded, uint16_t* out) {
+  begin_kernel();
+  const int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 2;
+  if (i >= padded) return;
+  const int64_t c = i;
+  const float* gate = x.data + blockIdx.y * x.stride;
+  const float* up = gate + width;
+  const float a = c < width ? __fmul_rn(silu(gate[c]), up[c]) : 0.0f;
+  const float b = c + 1 < width ? __fmul_rn(silu(gate[c + 1]), up[c + 1]) : 0.0f;
+  *reinterpret_cast<uint32_t*>(out + blockIdx.y * padded + i) = bf16_pair(a, b);
+}
+
+__global__ void silu_kernel(Rows x, int64_t width, Rows out) {
+  begin_kernel();
+  const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  if (c >= width) return;
+  const float* gate = x.data + blockIdx.y * x.stride;
+  out.data[blockIdx.y * out.stride + c] = __fmul_rn(silu(gate[c]), gate[width + c]);
+}
+
+unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
+
+}  // namespace
+
+void launch_to_bf16(Rows x, uint16_t* out, cudaStream_t stream) {
+  const int64_t padded = padded_cols(x.cols);
+  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(x.rows)), 256, 0, stream}(to_bf16_kernel, x, padded, out);
+}
+
+void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, cudaStream_t stream) {
+  const int64_t padded = padded_cols(width);
+  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream}(silu_to_bf16_kernel, gate_up, width, padded, out);
+}
+
+void launch_silu(Rows gate_up, int64_t width, Rows out, cudaStream_t stream) {
+  Launch{dim3(blocks(width, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream}(silu_kernel, gate_up, width, out);
+}
+
+void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream) {
+  const Columns columns{.x = bf16, .padded = padded_cols(part.cols), .out = out.data, .stride = out.stride, .first = first,
+                        .rows = static_cast<int>(x.rows)};
+  switch (part.layout) {
+    case Layout::kFloats:
+      Launch{dim3(blocks(part.rows, 4), blocks(x.rows, kFloatRows)), 128, 0, stream}(float_products, part, x, out, first);
+      break;
+    case Layout::kBf16: run_products<Tile<Layout::kBf16>>(part, columns, stream); break;
+    case Layout::kCodes:
+      if (part.has_min) run_products<CodesTile<true>>(part, columns, stream);
+      else run_products<CodesTile<false>>(part, columns, stream);
+      break;
+    case Layout::kQ8: run_products<Tile<Layout::kQ8>>(part, columns, stream); break;
+    case Layout::kQ4K: run_q4k(part, columns, stream); break;
+  }
+}
+
+void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor, Rows x,
+                          const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream) {
+  const Columns columns{.x = bf16, .padded = padded_cols(like.cols), .out = out.data, .stride = out.stride, .first = first,
+                        .rows = kItemRows, .parts = parts, .items = routing.items, .item_count = routing.item_count,
+                        .order = routing.order, .divisor = input_divisor};
+  switch (like.layout) {
+    case Layout::kFloats:
+      Launch{dim3(blocks(like.rows, 4), static_cast<unsigned>(item_limit)), 128, 0, stream}(expert_float_products, parts, routing, input_divisor, x, out, first);
+      break;
+    case Layout::kBf16: run_experts<Tile<Layout::kBf16>>(like, columns, item_limit, stream); break;
+    case Layout::kCodes:
+      if (like.has_min) run_experts<CodesTile<true>>(like, columns, item_limit, stream);
+      else run_experts<CodesTile<false>>(like, columns, item_limit, stream);
+      break;
+    case Layout::kQ8: run_experts<Tile<Layout::kQ8>>(like, columns, item_limit, stream); break;
+    case Layout::kQ4K: run_q4k_experts(like, columns, item_limit, stream); break;
+  }
+}
+
+}  // namespace foretoken::cuda

@@ -1,0 +1,79 @@
+// What the products of all layouts share: how the inputs are cut into parts, the instruction, the columns of a launch, and the sum of
+// the parts. Weights are the M operand, token rows the N columns of the one instruction; columns never meet.
+#pragma once
+
+#include "cuda/device.cuh"
+#include "cuda/kernels.h"
+
+namespace foretoken::cuda {
+
+constexpr int kMaxSplit = 16;
+
+struct Split {
+  int parts = 1, units = 1, unit_tiles = 1;  // part p takes units [p * units / parts, (p + 1) * units / parts)
+};
+
+// Of the weight's shape alone. Narrow weights have few outputs for the device's warps, so their sums are cut into more parts.
+inline Split split_of(const Part& part) {
+  const int tiles = static_cast<int>(padded_cols(part.cols) / 64);
+  Split s;
+  s.unit_tiles = tiles % 4 == 0 ? 4 : 1;
+  s.units = tiles / s.unit_tiles;
+  const int64_t outputs = (part.rows + 15) / 16;
+  const int wanted = outputs >= 1024 ? 4 : outputs >= 512 ? 8 : 12;
+  s.parts = s.units < kMaxSplit ? s.units : kMaxSplit;
+  for (int p = wanted; p <= kMaxSplit; ++p)
+    if (s.units % p == 0) {
+      s.parts = p;
+      break;
+    }
+  return s;
+}
+
+FORETOKEN_DEVICE void mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The rows of one block of columns: consecutive, or the pairs of one expert.
+struct Columns {
+  const uint16_t* x;     // [rows][padded cols]
+  int64_t padded;
+  float* out;
+  int64_t stride, first;
+  int rows;
+  // Experts only.
+  const Part* parts;
+  const ExpertItem* items;
+  const int* item_count;
+  const int* order;
+  int divisor;
+};
+
+template <int kBlocks>
+inline size_t sums_bytes(const Split& split) {
+  return static_cast<size_t>(split.parts) * kBlocks * 8 * 17 * sizeof(float);
+}
+
+// The parts of sixteen outputs in ascending order; `sums` [parts][columns][17].
+template <int kBlocks, bool kExperts>
+FORETOKEN_DEVICE void add_parts(const float* sums, const Split& split, const Columns& columns, int64_t outputs, int64_t m, int first_column,
+                                int count, const int* order) {
+  for (int i = threadIdx.x; i < kBlocks * 128; i += blockDim.x) {
+    const int column = i / 16, row = i % 16;
+    const int64_t o = m * 16 + row;
+    if (column >= count || o >= outputs) continue;
+    float sum = sums[column * 17 + row];
+    for (int q = 1; q < split.parts; ++q) sum = __fadd_rn(sum, sums[(q * kBlocks * 8 + column) * 17 + row]);
+    int64_t to = first_column + column;
+    if constexpr (kExperts) to = order[column];
+    columns.out[to * columns.stride + columns.first + o] = sum;
+  }
+}
+
+void run_q4k(const Part& part, const Columns& columns, cudaStream_t stream);
+void run_q4k_experts(const Part& like, const Columns& columns, int item_limit, cudaStream_t stream);
+
+}  // namespace foretoken::cuda

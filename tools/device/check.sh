@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Runs every check of the CUDA backend on a machine with a GPU and prints a short table last. It builds nothing: FOLDER is what
+# collect.sh made. usage: check.sh FOLDER [STEP...], from the repository's root. Steps: ops draft model run certify sanitize products
+# speed27 speeda3b; the first five by default.
+set -uo pipefail
+folder=$(realpath "${1:?usage: check.sh FOLDER [STEP...]}")
+shift
+steps=("$@")
+(( ${#steps[@]} )) || steps=(ops draft model run certify)
+logs=${OUT:-$(mktemp -d)}
+export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+table=()
+
+step() {  # name, command...
+  local name=$1 begin=$SECONDS
+  shift
+  if timeout 400 "$@" > "$logs/$name.log" 2>&1; then table+=("$name|passed|$((SECONDS - begin)) s"); else table+=("$name|FAILED ($?)|$((SECONDS - begin)) s"); fi
+}
+
+test_step() { step "$1" "$folder/cuda_test" --gtest_brief=1 --gtest_filter="$2"; }
+
+same_text() {  # the same ids plain and with every drafter, greedy and sampled
+  local plain other arguments
+  for arguments in "--temperature 0" "--temperature 0.8 --seed 7"; do
+    # shellcheck disable=SC2086
+    plain=$("$folder/foretoken" run --backend cuda --log-level quiet --json --max-tokens 96 --speculate off $arguments "Write a short story." ) || return 1
+    for drafter in copy mtp dflash; do
+      # shellcheck disable=SC2086
+      other=$("$folder/foretoken" run --backend cuda --log-level quiet --json --max-tokens 96 --speculate $drafter $arguments "Write a short story.") || return 1
+      python3 - "$plain" "$other" "$drafter $arguments" <<'PY' || return 1
+import json, sys
+a, b = json.loads(sys.argv[1]), json.loads(sys.argv[2])
+print(sys.argv[3], "same" if a["ids"] == b["ids"] else "DIFFERENT", len(b["ids"]), b["speculation"], "plain tok/s", round(a["timing"]["decode_tok_s"]),
+      "with drafts", round(b["timing"]["decode_tok_s"]))
+sys.exit(a["ids"] != b["ids"])
+PY
+    done
+  done
+}
+
+export folder
+export -f same_text
+
+for name in "${steps[@]}"; do
+  case "$name" in
+    ops) test_step ops 'CudaOps.*' ;;
+    draft) test_step draft 'CudaDraft.*' ;;
+    model) test_step model 'CudaModel.*' ;;
+    run) step run bash -c same_text ;;
+    certify) step certify "$folder/foretoken" certify --backend cuda --quick ;;
+    sanitize) step sanitize compute-sanitizer --error-exitcode 9 "$folder/cuda_test" --gtest_brief=1 --gtest_filter='CudaOps.ProductsOfEveryFormat:CudaOps.Moe:CudaModel.*' ;;
+    products) step products "$folder/cuda_bench" --products ;;
+    speed27) step speed27 "$folder/cuda_bench" --shape 27b ;;
+    speeda3b) step speeda3b "$folder/cuda_bench" --shape a3b ;;
+    *) table+=("$name|unknown step|") ;;
+  esac
+done
+for name in "${steps[@]}"; do
+  [[ -s "$logs/$name.log" ]] || continue
+  echo "---- $name"
+  tail -n 24 "$logs/$name.log" | cut -c 1-230
+done
+echo "---- table"
+printf '%s\n' "${table[@]}" | awk -F'|' '{printf "%-12s %-12s %s\n", $1, $2, $3}'
+[[ "${table[*]}" != *FAILED* ]]
