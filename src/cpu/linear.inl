@@ -60,7 +60,7 @@ inline constexpr bool kWholeNibbles = kWideDot && kSource == Source::kPacked && 
                                       Packed<kFormat>::kBits == 4 && !Packed<kFormat>::kTable;
 
 // Formats whose scaled dot products are added as integers (canonical::add_block). One operation scales and adds a dot product
-// that fits 16 bits, which holds when the magnitudes of the sub-block's activations add up to at most kNarrowMagnitude.
+// that fits 16 bits, which holds when the magnitudes of the sub-block's activations add up to at most narrow_magnitude().
 template <int kFormat>
 inline constexpr bool kIntegerScales = adds_scaled_integers(static_cast<QuantFormat>(kFormat));
 template <int kFormat>
