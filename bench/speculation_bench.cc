@@ -29,7 +29,7 @@ struct Arm {
   std::string name;
   std::vector<Route> routes;
   SpeculationOptions options;
-  bool wrong = false;
+  bool wrong = false;  // every proposal is bent
 };
 
 // "auto", "wrong" (auto over drafters that are always wrong), or "ROUTE MODE WIDTH".
