@@ -196,8 +196,8 @@ Result<Declared> read_gguf(const Bundle& bundle, const ModelConfig& target, Dfla
   c.conv_group = bounded(g.integer("conv_group_size", 0));
   c.selector_rank = bounded(g.integer("selector_rank", 0));
   c.top_k = bounded(g.integer("selector_top_k", 16));
-  c.embedding_scale = static_cast<float>(g.number("input_embedding_scale", 1.0));
-  c.output_multiplier = static_cast<float>(g.number("output_multiplier", 1.0));
+  c.embedding_scale = static_cast<float>(g.number("embedding_scale", g.number("input_embedding_scale", 1.0)));
+  c.output_multiplier = static_cast<float>(g.number("logit_scale", g.number("output_multiplier", 1.0)));
   c.softcap = static_cast<float>(g.number("final_logit_softcapping", 0.0));
   c.kind = settled_kind(bundle, c.selector_rank > 0 || c.conv_taps > 0);
   if (c.kind == DrafterKind::kDspark) {

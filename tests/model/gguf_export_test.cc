@@ -12,6 +12,7 @@
 #include <map>
 #include <random>
 
+#include "model/dflash_config.h"
 #include "numerics/dtype.h"
 #include "support/shared.h"
 
@@ -588,7 +589,10 @@ TEST_F(GgufExport, Drafter) {
                                          {{"block_size", 8},
                                           {"conv_group_size", kGroup},
                                           {"conv_kernel_size", kTaps},
+                                          {"final_logit_softcapping", 20.0},
+                                          {"input_embedding_scale", 8.0},
                                           {"mask_token_id", 9},
+                                          {"output_multiplier", 0.25},
                                           {"selector_rank", kRank},
                                           {"selector_top_k", 4},
                                           {"target_layer_ids", {0, 1}}}}}
@@ -613,6 +617,18 @@ TEST_F(GgufExport, Drafter) {
   EXPECT_EQ(integer(b, "dflash.selector_top_k"), 4);
   EXPECT_EQ(integer(b, "tokenizer.ggml.mask_token_id"), 9);
   EXPECT_EQ(m.at("tokenizer.ggml.model").as_text(), "none");
+
+  // Read back, the file says what the folder said.
+  ModelConfig target;
+  target.hidden = kHidden, target.vocab = kVocab, target.layers = 2, target.max_positions = 4096;
+  const auto written = DflashConfig::from_bundle(b, target);
+  ASSERT_TRUE(written.ok()) << written.error().message;
+  EXPECT_EQ(written->embedding_scale, 8.0f);
+  EXPECT_EQ(written->output_multiplier, 0.25f);
+  EXPECT_EQ(written->softcap, 20.0f);
+  EXPECT_EQ(written->top_k, 4);
+  EXPECT_EQ(written->block_size, 8);
+
   const Bundle packed = exported("Q4_K", "packed.gguf");
   EXPECT_EQ(packed.find("selector_predecessor.weight")->format, QuantFormat::kQ8_0);
   EXPECT_EQ(packed.find("fc.weight")->format, QuantFormat::kQ4_K);
