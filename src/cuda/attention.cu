@@ -154,15 +154,16 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
     const std::byte* page = reinterpret_cast<const std::byte*>(owner.pages[slot / kPageTokens]);
     const int64_t token = slot % kPageTokens;
     const std::byte* keys = page + task.layout.key_offset(task.layer, kv_head);
-    for (int d = 0; d < dim; d += 4) {
-      float k[4];
+    constexpr int kKeys = 16;  // dimensions on their way
+    for (int d = 0; d < dim; d += kKeys) {
+      float k[kKeys];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) k[i] = d + i < dim ? load_kv<kFormat>(keys, static_cast<int64_t>(d + i) * kPageTokens + token) : 0.0f;
+      for (int i = 0; i < kKeys; ++i) k[i] = d + i < dim ? load_kv<kFormat>(keys, static_cast<int64_t>(d + i) * kPageTokens + token) : 0.0f;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         const float* q = &query[h][d];
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
+        for (int i = 0; i < kKeys; ++i)
           if (d + i < dim) dot[h] = fma(q[i], k[i], dot[h]);
       }
     }
@@ -236,13 +237,20 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
       if (h < kHeads) o[i] = __fmul_rn(o[i], factor[h][b]);
     }
     const int last = min(count, (b + 1) * kPageTokens);
-#pragma unroll 4
-    for (int t = b * kPageTokens; t < last; ++t) {
-      const float v = load_kv<kFormat>(reinterpret_cast<const std::byte*>(value_of[t]), d);
+    constexpr int kValues = 8;  // positions on their way
+    for (int first = b * kPageTokens; first < last; first += kValues) {
+      float v[kValues];
 #pragma unroll
-      for (int i = 0; i < kPer; ++i) {
-        const int h = set * kPer + i;
-        if (h < kHeads) o[i] = fma(weight[h][t], v, o[i]);
+      for (int j = 0; j < kValues; ++j)
+        v[j] = first + j < last ? load_kv<kFormat>(reinterpret_cast<const std::byte*>(value_of[first + j]), d) : 0.0f;
+#pragma unroll
+      for (int j = 0; j < kValues; ++j) {
+        if (first + j >= last) break;
+#pragma unroll
+        for (int i = 0; i < kPer; ++i) {
+          const int h = set * kPer + i;
+          if (h < kHeads) o[i] = fma(weight[h][first + j], v[j], o[i]);
+        }
       }
     }
   }

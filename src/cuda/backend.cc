@@ -23,7 +23,7 @@ HeadShape head_shape(const AttentionShape& shape, int rotary_dim) {
 }
 
 constexpr size_t kPartialFloats = 64u << 20;  // of one attention launch
-constexpr int kMostTopExperts = 32;
+constexpr int kMostTopExperts = 32, kMostExperts = 512;
 
 }  // namespace
 
@@ -383,6 +383,7 @@ const CudaBackend::MoeTables& CudaBackend::tables_of(const MoeWeights& w) {
 void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View out) {
   checks::moe(x, shape, w, out);
   CHECK(shape.top_k <= kMostTopExperts);
+  CHECK(shape.experts <= kMostExperts);
   if (out.empty()) return begin();
   const uint16_t* bf16 = take_rounded(x);
   const MoeTables& tables = tables_of(w);

@@ -22,6 +22,7 @@ __global__ void embed_kernel(const int32_t* tokens, const float* own, QuantForma
 }
 
 constexpr int kNormThreads = 256;
+constexpr int kNormAhead = 10;  // loads on their way
 
 // Thread j adds the squares of elements j, j + 256, ...; lanes fold 16, 8, 4, 2, 1; warps are added in ascending order.
 __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(Rows x, Rows addend, const float* w, float epsilon, Rows out, uint16_t* bf16) {
@@ -30,10 +31,21 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(Rows x, Rows add
   float* row = x.data + blockIdx.x * x.stride;
   const float* more = addend.data ? addend.data + blockIdx.x * addend.stride : nullptr;
   float sum = 0;
-  for (int64_t c = threadIdx.x; c < x.cols; c += kNormThreads) {
-    float v = row[c];
-    if (more) row[c] = v = __fadd_rn(v, more[c]);
-    sum = fma(v, v, sum);
+  for (int64_t first = threadIdx.x; first < x.cols; first += kNormAhead * kNormThreads) {
+    float v[kNormAhead], added[kNormAhead];
+#pragma unroll
+    for (int i = 0; i < kNormAhead; ++i) {
+      const int64_t c = first + i * kNormThreads;
+      v[i] = c < x.cols ? row[c] : 0.0f;
+      added[i] = more && c < x.cols ? more[c] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kNormAhead; ++i) {
+      const int64_t c = first + i * kNormThreads;
+      if (c >= x.cols) continue;
+      if (more) row[c] = v[i] = __fadd_rn(v[i], added[i]);
+      sum = fma(v[i], v[i], sum);
+    }
   }
   for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, s));
   if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = sum;
@@ -44,10 +56,22 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(Rows x, Rows add
   const float r = inverse_root(__fadd_rn(__fdiv_rn(sum, static_cast<float>(x.cols)), epsilon));
   float* to = out.data + blockIdx.x * out.stride;
   uint16_t* rounded = bf16 ? bf16 + blockIdx.x * x.cols : nullptr;
-  for (int64_t c = threadIdx.x; c < x.cols; c += kNormThreads) {
-    const float v = __fmul_rn(__fmul_rn(row[c], r), w[c]);
-    to[c] = v;
-    if (rounded) rounded[c] = __bfloat16_as_ushort(to_bf16(v));
+  for (int64_t first = threadIdx.x; first < x.cols; first += kNormAhead * kNormThreads) {
+    float v[kNormAhead], weight[kNormAhead];
+#pragma unroll
+    for (int i = 0; i < kNormAhead; ++i) {
+      const int64_t c = first + i * kNormThreads;
+      v[i] = c < x.cols ? row[c] : 0.0f;
+      weight[i] = c < x.cols ? __ldg(w + c) : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kNormAhead; ++i) {
+      const int64_t c = first + i * kNormThreads;
+      if (c >= x.cols) continue;
+      const float y = __fmul_rn(__fmul_rn(v[i], r), weight[i]);
+      to[c] = y;
+      if (rounded) rounded[c] = __bfloat16_as_ushort(to_bf16(y));
+    }
   }
 }
 

@@ -14,53 +14,49 @@ FORETOKEN_DEVICE bool outranks(float a, int i, float b, int j) {
   return i < j;
 }
 
-constexpr int kRouteThreads = 128;
 constexpr int kMaxTopExperts = 32;
+constexpr int kMaxPerLane = 16;  // logits of one lane: up to 512 experts
 
-// A block a row: top_k rounds of a greatest-of over the experts not taken.
-__global__ void __launch_bounds__(kRouteThreads) route_kernel(Rows logits, int top_k, Routing routing) {
+// A warp a row: top_k rounds of a greatest-of over the experts not taken. Lane l holds experts l, l + 32, ...
+__global__ void __launch_bounds__(32) route_kernel(Rows logits, int top_k, Routing routing) {
   begin_kernel();
-  extern __shared__ float value[];
-  __shared__ float best_value[kRouteThreads / 32];
-  __shared__ int best_index[kRouteThreads / 32], chosen[kMaxTopExperts];
-  const int experts = static_cast<int>(logits.cols);
+  __shared__ float chosen_value[kMaxTopExperts];
+  const int experts = static_cast<int>(logits.cols), lane = threadIdx.x;
   const float* row = logits.data + blockIdx.x * logits.stride;
-  for (int e = threadIdx.x; e < experts; e += kRouteThreads) value[e] = row[e];
+  float value[kMaxPerLane];
+  uint32_t open = 0;
+#pragma unroll
+  for (int i = 0; i < kMaxPerLane; ++i) {
+    const bool exists = i * 32 + lane < experts;
+    value[i] = exists ? row[i * 32 + lane] : 0.0f;
+    if (exists) open |= 1u << i;
+  }
   for (int j = 0; j < top_k; ++j) {
-    __syncthreads();
     int best = -1;
     float best_at = 0;
-    for (int e = threadIdx.x; e < experts; e += kRouteThreads) {
-      bool taken = false;
-      for (int i = 0; i < j; ++i) taken = taken || chosen[i] == e;
-      if (!taken && (best < 0 || outranks(value[e], e, best_at, best))) best = e, best_at = value[e];
-    }
+#pragma unroll
+    for (int i = 0; i < kMaxPerLane; ++i)
+      if ((open >> i & 1) && (best < 0 || outranks(value[i], i * 32 + lane, best_at, best))) best = i * 32 + lane, best_at = value[i];
     for (int s = 16; s > 0; s /= 2) {
       const int other = __shfl_xor_sync(0xFFFFFFFFu, best, s);
       const float other_at = __shfl_xor_sync(0xFFFFFFFFu, best_at, s);
       if (other >= 0 && (best < 0 || outranks(other_at, other, best_at, best))) best = other, best_at = other_at;
     }
-    if ((threadIdx.x & 31) == 0) best_index[threadIdx.x >> 5] = best, best_value[threadIdx.x >> 5] = best_at;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      best = best_index[0], best_at = best_value[0];
-      for (int w = 1; w < kRouteThreads / 32; ++w)
-        if (best_index[w] >= 0 && (best < 0 || outranks(best_value[w], best_index[w], best_at, best)))
-          best = best_index[w], best_at = best_value[w];
-      chosen[j] = best;
+    if (best % 32 == lane) open &= ~(1u << best / 32);
+    if (lane == 0) {
+      chosen_value[j] = best_at;
+      routing.chosen[blockIdx.x * top_k + j] = best;
     }
   }
-  __syncthreads();
-  if (threadIdx.x != 0) return;
-  float e[kMaxTopExperts], sum = 0;
+  __syncwarp();
+  // Every lane computes all, in order; lane j writes the weight of rank j.
+  float sum = 0, mine = 0;
   for (int j = 0; j < top_k; ++j) {
-    e[j] = exp(__fsub_rn(value[chosen[j]], value[chosen[0]]));
-    sum = __fadd_rn(sum, e[j]);
+    const float e = exp(__fsub_rn(chosen_value[j], chosen_value[0]));
+    sum = __fadd_rn(sum, e);
+    if (j == lane) mine = e;
   }
-  for (int j = 0; j < top_k; ++j) {
-    routing.chosen[blockIdx.x * top_k + j] = chosen[j];
-    routing.weights[blockIdx.x * top_k + j] = __fdiv_rn(e[j], sum);
-  }
+  if (lane < top_k) routing.weights[blockIdx.x * top_k + lane] = __fdiv_rn(mine, sum);
 }
 
 // One block: a thread an expert counts its pairs, then places them and cuts them into items.
@@ -68,9 +64,16 @@ __global__ void __launch_bounds__(1024) group_kernel(Routing routing, int pairs,
   begin_kernel();
   extern __shared__ int first[];  // [experts + 1] pairs, then [experts + 1] items
   int* first_item = first + experts + 1;
+  constexpr int kKept = 4096;
+  __shared__ int16_t kept[kKept];
+  const bool keeps = pairs <= kKept;
+  if (keeps)
+    for (int p = threadIdx.x; p < pairs; p += blockDim.x) kept[p] = static_cast<int16_t>(routing.chosen[p]);
+  __syncthreads();
+  const auto expert_of = [&](int p) { return keeps ? int{kept[p]} : routing.chosen[p]; };
   for (int e = threadIdx.x; e < experts; e += blockDim.x) {
     int count = 0;
-    for (int p = 0; p < pairs; ++p) count += routing.chosen[p] == e;
+    for (int p = 0; p < pairs; ++p) count += expert_of(p) == e;
     first[e + 1] = count;
     first_item[e + 1] = (count + kItemRows - 1) / kItemRows;
   }
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(1024) group_kernel(Routing routing, int pairs,
     if (count == 0) continue;
     int place = first[e];
     for (int p = 0; p < pairs; ++p)
-      if (routing.chosen[p] == e) routing.order[place++] = p;
+      if (expert_of(p) == e) routing.order[place++] = p;
     for (int i = 0; i * kItemRows < count; ++i)
       routing.items[first_item[e] + i] = {e, first[e] + i * kItemRows, min(kItemRows, count - i * kItemRows)};
   }
@@ -114,7 +117,7 @@ int max_items(int rows, int top_k, int experts) {
 
 void launch_route(Rows logits, int top_k, const Routing& routing, cudaStream_t stream) {
   const int experts = static_cast<int>(logits.cols);
-  Launch{static_cast<unsigned>(logits.rows), kRouteThreads, static_cast<size_t>(experts) * 4, stream}(route_kernel, logits, top_k, routing);
+  Launch{static_cast<unsigned>(logits.rows), 32, 0, stream}(route_kernel, logits, top_k, routing);
   Launch{1, 1024, 2 * static_cast<size_t>(experts + 1) * 4, stream}(group_kernel, routing, static_cast<int>(logits.rows) * top_k, experts);
 }
 
