@@ -2,7 +2,7 @@
 """Measures what the README shows and writes it there, each table above the command that made it. Standard library only.
 
 Usage: measure.py [--peer LLAMA_BENCH] [--server LLAMA_SERVER [--formats FILE.gguf ...]] [--big FILE.gguf ...] [--quick]
---peer: the llama-bench of a native llama.cpp build, timed in alternation with ours on the same files.
+--peer: the llama-bench of a native llama.cpp build, timed in alternation with ours on the embedded model and the first larger one.
 --server: its llama-server, for speculation side by side (tools/compare_speculation.py), also on --formats: the same model in other types.
 --big: larger models, for example from `tools/make_bundle.py big --shape 1.44b --type Q4_K FILE.gguf`.
 Run it on a quiet machine: shares and ratios survive noise, absolute figures do not."""
@@ -78,7 +78,7 @@ def main():
         parts.append(block(f"Cost of a pass against its rows, {pathlib.Path(model).name}:", "build/bench/step_bench", "--model", model, "--rounds", rounds))
     parts.append(block("Speculation against plain decoding (ratio, and tokens per cycle), embedded model:", "build/bench/speculation_bench", "--rounds", rounds))
     if options.peer:
-        parts.append(comparison(options.peer, models, rounds))
+        parts.append(comparison(options.peer, models[:2], rounds))
     if options.server:
         for model in [EMBEDDED] + options.formats:
             print(f"comparing speculation on {model}", flush=True)
@@ -87,7 +87,10 @@ def main():
     readme = ROOT / "README.md"
     text = readme.read_text()
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
-    readme.write_text(text[:begin] + "\n" + "\n".join(parts).replace(str(options.big), pathlib.Path(options.big or "").name) + text[end:])
+    measured = "\n".join(parts)
+    for model in options.big + options.formats:
+        measured = measured.replace(model, pathlib.Path(model).name)
+    readme.write_text(text[:begin] + "\n" + measured + text[end:])
     print("README.md is updated")
 
 
