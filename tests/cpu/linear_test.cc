@@ -238,6 +238,40 @@ TEST_P(EveryFormat, ExtremeSumsAreExact) {
   }
 }
 
+// Dot products of a sub-block on both sides of what 16 bits hold, where the kernels change their way of scaling: rows whose
+// magnitudes add up to 2179..2211 (times 15, Q4_K) and to 1016..1048 (times -32, Q6_K) around 32767.
+TEST(Linear, SumsAroundSixteenBitsAreExact) {
+  struct Edge {
+    QuantFormat format;
+    size_t scales, scale_bytes;  // in a block: set to the largest positive value
+    std::byte quants, scale;
+    int sub, ones, first;        // activations: `ones` of 127, then one of first + row
+  };
+  for (const Edge& edge : {Edge{QuantFormat::kQ4_K, 4, 12, std::byte{0xFF}, std::byte{0xFF}, 32, 17, 20},
+                           Edge{QuantFormat::kQ6_K, 192, 16, std::byte{0x00}, std::byte{0x7F}, 16, 8, 0}}) {
+    std::mt19937 random(23);
+    std::vector<Weight> parts;
+    parts.emplace_back(edge.format, 33, 512, random);
+    Weight& w = parts[0];
+    const auto block_bytes = static_cast<size_t>(format_info(edge.format).block_bytes);
+    for (size_t at = 1; at < w.memory.size(); at += block_bytes)
+      for (size_t i = 0; i < block_bytes; ++i) {
+        bool factor = false;
+        for (size_t field : f16_fields(edge.format)) factor |= i == field || i == field + 1;
+        if (!factor) w.memory[at + i] = i >= edge.scales && i < edge.scales + edge.scale_bytes ? edge.scale : edge.quants;
+      }
+    Case c(std::move(parts), random);
+    for (int r = 0; r < kMaxRows; ++r)
+      for (int64_t k = 0; k < c.cols; ++k) {
+        const int64_t i = k % edge.sub;
+        c.input.row(r)[k] = i < edge.ones ? 1.0f : i == edge.ones ? static_cast<float>(edge.first + r) / 127.0f : 0.0f;
+      }
+    expect_canonical(c, std::string(format_info(edge.format).name) + " around 16 bits");
+    EXPECT_NE(c.expected[0], 0.0f);
+    EXPECT_NE(c.expected[0], c.expected[static_cast<size_t>(c.outputs)]);
+  }
+}
+
 // A row that holds a non-finite value gives NaN in its own outputs and changes no other row; rows of zeros and of values too
 // small to quantise give what the canonical arithmetic says.
 TEST_P(EveryFormat, StrangeRowsStayAlone) {
