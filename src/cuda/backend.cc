@@ -106,6 +106,10 @@ void send(std::byte* to, const void* from, size_t bytes, cudaStream_t stream) {
 
 }  // namespace
 
+BackendLimits CudaBackend::limits() const {
+  return {.key_dim = kMaxKeyDim, .experts = kMostExperts, .top_k = kMostTopExperts, .like_experts = true};
+}
+
 void CudaBackend::keep_table(const MatrixSource& table) {
   Table kept{device_memory(table.data.size()), device_memory(table.row_order.size() * 4)};
   send(kept.rows.data(), table.data.data(), table.data.size(), stream_);

@@ -35,6 +35,7 @@ class CudaBackend final : public Backend {
   explicit CudaBackend(int device);
   ~CudaBackend() override;
   BackendInfo info() const override;
+  BackendLimits limits() const override;
 
   bool on_host() const override { return false; }
   Buffer allocate(size_t bytes) override { return device_memory(bytes); }

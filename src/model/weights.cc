@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numeric>
 
@@ -314,13 +315,27 @@ class Loader {
     return w;
   }
 
+  // Whether expert `e` is stored as expert 0 is.
+  Status same_formats(const std::string& layer, int e) {
+    ASSIGN_OR_RETURN(const FfnSlices first, expert_ffn(s_, layer, 0));
+    ASSIGN_OR_RETURN(const FfnSlices other, expert_ffn(s_, layer, e));
+    const auto format = [](const Slice& s) { return *s.tensor->format; };
+    if (std::ranges::equal(first.gate_up, other.gate_up, {}, format, format) && std::ranges::equal(first.down, other.down, {}, format, format))
+      return {};
+    return Error{ErrorCode::kUnsupported, fmt::format("{}: expert {} of {} is stored in another format than expert 0, which the {} backend does not run; "
+                                                      "quantize the model to one type",
+                                                      s_.bundle().path().string(), e, layer, packed_->backend().info().name)};
+  }
+
   Result<MoeWeights> moe(const std::string& layer) {
     const int64_t hidden = s_.config().hidden;
     MoeWeights w;
     std::vector<Slice> router, shared_gate;
     TRY(append(router, s_.matrix(layer + (s_.gguf() ? "ffn_gate_inp.weight" : "mlp.gate.weight"), s_.config().moe.experts, hidden)));
     ASSIGN_OR_RETURN(w.router, pack(std::move(router)));
+    const bool alike = packed_ && packed_->backend().limits().like_experts;
     for (int e = 0; e < s_.config().moe.experts; ++e) {
+      if (alike) TRY(same_formats(layer, e));
       ASSIGN_OR_RETURN(ExpertWeights expert, ffn(expert_ffn(s_, layer, e)));
       w.experts.push_back(std::move(expert));
     }
@@ -451,6 +466,19 @@ class Loader {
   uint64_t done_bytes_ = 0;
 };
 
+// Shapes that the backend's kernels hold.
+Status within_limits(const Bundle& bundle, const ModelConfig& config, const Backend& backend) {
+  const BackendLimits limits = backend.limits();
+  const auto refuse = [&](const char* what, int value, int most) {
+    return Error{ErrorCode::kUnsupported, fmt::format("{}: the {} backend runs at most {} {}, this model has {}; use --backend cpu",
+                                                      bundle.path().string(), backend.info().name, most, what, value)};
+  };
+  if (config.delta.key_dim > limits.key_dim) return refuse("elements in a linear key head", config.delta.key_dim, limits.key_dim);
+  if (config.moe.experts > limits.experts) return refuse("experts in a layer", config.moe.experts, limits.experts);
+  if (config.moe.top_k > limits.top_k) return refuse("experts for a token", config.moe.top_k, limits.top_k);
+  return {};
+}
+
 }  // namespace
 
 Parameter::Parameter(Backend& backend, int64_t rows, int64_t cols, std::span<const float> values)
@@ -461,6 +489,7 @@ Parameter::Parameter(Backend& backend, int64_t rows, int64_t cols, std::span<con
 
 Result<Weights> Weights::load(const Bundle& bundle, const ModelConfig& config, Backend& backend,
                               const std::function<void(Progress)>& progress, PackedCache* cache) {
+  TRY(within_limits(bundle, config, backend));
   const Source source(bundle, config);
   Loader check(source);
   TRY(check.trunk());

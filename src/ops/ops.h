@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -110,10 +111,18 @@ struct BackendInfo {
   std::string packing;
 };
 
+// What a backend's kernels cannot exceed. A bundle beyond it is refused before anything of it is packed.
+struct BackendLimits {
+  int key_dim = std::numeric_limits<int>::max();  // of the delta rule
+  int experts = std::numeric_limits<int>::max(), top_k = std::numeric_limits<int>::max();
+  bool like_experts = false;                      // all experts of a layer are stored in the same formats
+};
+
 class Backend {
  public:
   virtual ~Backend() = default;
   virtual BackendInfo info() const = 0;
+  virtual BackendLimits limits() const { return {}; }
 
   // ---- Memory. Views, pages, lanes' memory and small parameters that operators take lie where `allocate` puts them. On the host lie
   // the descriptions: inputs, batches, tables of page pointers, paths and token ids. By default a backend computes in host memory.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,7 +13,11 @@ namespace foretoken::test {
 
 class Mirrored final : public Backend {
  public:
-  explicit Mirrored(std::unique_ptr<Backend> device) : device_(std::move(device)), arena_(device_->allocate(kArena)) {}
+  explicit Mirrored(std::unique_ptr<Backend> device) : Mirrored(std::move(device), {}) {}
+  // With limits of its own, for tests of refusals.
+  Mirrored(std::unique_ptr<Backend> device, std::optional<BackendLimits> limits)
+      : device_(std::move(device)), arena_(device_->allocate(kArena)), limits_(limits.value_or(device_->limits())) {}
+  BackendLimits limits() const override { return limits_; }
   Backend& device() { return *device_; }
   BackendInfo info() const override { return device_->info(); }
   MatrixPtr pack(std::span<const MatrixSource> parts) override { return device_->pack(parts); }
@@ -201,6 +206,7 @@ class Mirrored final : public Backend {
   static constexpr size_t kArena = 256u << 20;
   std::unique_ptr<Backend> device_;
   Buffer arena_;
+  BackendLimits limits_;
 };
 
 }  // namespace foretoken::test
