@@ -1,9 +1,6 @@
 // The operators of block drafters on every instruction set of this machine, against their scalar definition: stored K and V,
 // convolutions, candidates and edges bit for bit; attention within rounding of it and with the same bits on every instruction set.
-#include <algorithm>
-#include <cmath>
-
-#include "support/ops_world.h"
+#include "support/draft_contract.h"
 
 namespace foretoken::test {
 namespace {
@@ -16,161 +13,10 @@ std::vector<std::unique_ptr<Backend>> backends() {
   return all;
 }
 
-// The ring or the growing pages of one lane. Whatever was never stored is NaN.
-struct Context {
-  std::vector<std::byte> memory;
-  std::vector<std::byte*> pages;
-  Context(const KvLayout& layout, int64_t page_count) : memory(static_cast<size_t>(page_count) * layout.page_bytes(), std::byte{0xFF}) {
-    for (int64_t p = 0; p < page_count; ++p) pages.push_back(memory.data() + static_cast<size_t>(p) * layout.page_bytes());
-  }
-};
-
-struct Case {
-  BlockShape shape;
-  KvFormat format;
-  int rows;
-  int64_t base, begin, end;  // of the context
-};
-
-struct Outputs {
-  Matrix2 queries, out;
-  std::vector<std::vector<std::byte>> memory;
-};
-
-// Two lanes of the case in one call, the second shorter by some rows and begun one later; the context goes in by chunks.
-Outputs run(Backend& backend, const Case& c, bool definition) {
-  const BlockShape& shape = c.shape;
-  const KvLayout layout{1, shape.kv_heads, shape.head_dim, c.format};
-  Random random(7);
-  const int64_t columns = int64_t{shape.query_heads} * shape.head_dim, kv_columns = 2 * int64_t{shape.kv_heads} * shape.head_dim;
-  const Matrix2 q_norm = Matrix2::random(random, 1, shape.head_dim, 0.3f, 1.0f), k_norm = Matrix2::random(random, 1, shape.head_dim, 0.3f, 1.0f);
-  const int second_rows = std::max(1, c.rows - 3);
-  const int64_t longest = shape.window > 0 ? shape.window - 1 + c.rows : c.end - c.base + c.rows;
-  std::vector<Context> contexts;
-  for (int i = 0; i < 2; ++i) contexts.emplace_back(layout, (longest + kPageTokens - 1) / kPageTokens);
-  const auto inputs = [&](View q, View kv, View rotary, std::span<const BlockLane> lanes) {
-    if (definition) backend.Backend::block_inputs(q, kv, q_norm.view(), k_norm.view(), rotary, shape, lanes, layout);
-    else backend.block_inputs(q, kv, q_norm.view(), k_norm.view(), rotary, shape, lanes, layout);
-  };
-  for (int i = 0; i < 2; ++i)
-    for (int64_t at = c.begin + i; at < c.end;) {
-      const int count = static_cast<int>(std::min<int64_t>(1 + static_cast<int64_t>(random.below(20)), c.end - at));
-      const int fits = static_cast<int>(std::min<int64_t>(count, static_cast<int64_t>(contexts[0].pages.size()) * kPageTokens));
-      const Matrix2 kv = Matrix2::random(random, fits, kv_columns), rotary = Matrix2::random(random, fits, shape.head_dim);
-      const BlockLane lane{0, fits, c.base, at, at, contexts[static_cast<size_t>(i)].pages};
-      inputs({}, kv.view(), rotary.view(), {&lane, 1});
-      at += fits;
-    }
-  const int rows = c.rows + second_rows;
-  Outputs result{Matrix2::random(random, rows, columns), Matrix2(rows, columns), {}};
-  const Matrix2 kv = Matrix2::random(random, rows, kv_columns), rotary = Matrix2::random(random, rows, shape.head_dim);
-  const BlockLane lanes[] = {{0, c.rows, c.base, c.begin, c.end, contexts[0].pages},
-                             {c.rows, second_rows, c.base, std::min(c.begin + 1, c.end), c.end, contexts[1].pages}};
-  inputs(result.queries.view(), kv.view(), rotary.view(), lanes);
-  if (definition) backend.Backend::block_attention(result.queries.view(), shape, lanes, layout, result.out.view());
-  else backend.block_attention(result.queries.view(), shape, lanes, layout, result.out.view());
-  EXPECT_TRUE(result.queries.padding_untouched());
-  EXPECT_TRUE(result.out.padding_untouched());
-  for (Context& context : contexts) result.memory.push_back(std::move(context.memory));
-  return result;
-}
-
-TEST(CpuDraft, InputsAndAttention) {
-  const auto all = backends();
-  const auto reference = make_reference_backend();
-  Random random(3);
-  std::vector<Case> cases;
-  for (const KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8})
-    for (const auto& [query_heads, kv_heads, dim] : {std::tuple(8, 4, 64), std::tuple(4, 4, 32), std::tuple(6, 1, 24), std::tuple(2, 2, 128)})
-      for (const int window : {0, 1, 16, 40})
-        for (const int64_t length : {0, 1, 31, 33, 100}) {
-          const int64_t begin = 32 + random.below(32);
-          cases.push_back({{query_heads, kv_heads, dim, 1e-6f, window, random.below(2) == 1}, format, 1 + random.below(16), 32, begin, begin + length});
-        }
-  for (const Case& c : cases) {
-    SCOPED_TRACE(::testing::Message() << "heads " << c.shape.query_heads << "/" << c.shape.kv_heads << " x " << c.shape.head_dim << ", window "
-                                      << c.shape.window << ", causal " << c.shape.causal << ", format " << int(c.format) << ", rows " << c.rows
-                                      << ", context [" << c.begin << ", " << c.end << ")");
-    const Outputs expected = run(*reference, c, true);
-    ASSERT_TRUE(is_informative(expected.out.view()));
-    Outputs first;
-    for (const auto& backend : all) {
-      const Outputs actual = run(*backend, c, false);
-      expect_same_bits(actual.queries, expected.queries, "queries");
-      EXPECT_EQ(actual.memory, expected.memory);
-      EXPECT_LT(max_abs_difference(actual.out.view(), expected.out.view()), 1e-4f);
-      if (first.memory.empty()) first = actual;
-      expect_same_bits(actual.out, first.out, "attention on " + backend->info().detail);
-    }
-    if (::testing::Test::HasFailure()) return;
-  }
-}
-
-TEST(CpuDraft, Convolution) {
-  Random random(4);
-  for (const auto& [cols, group, taps] : {std::tuple(64, 16, 2), std::tuple(96, 32, 3), std::tuple(40, 8, 1), std::tuple(30, 5, 4)}) {
-    const Matrix2 x = Matrix2::random(random, 13, cols), base = Matrix2::random(random, taps, cols);
-    const Matrix2 delta = Matrix2::random(random, 13, int64_t{taps} * (cols / group));
-    const BlockLane lanes[] = {{0, 8}, {8, 1}, {9, 4}};
-    Matrix2 expected(13, cols);
-    make_reference_backend()->block_conv(x.view(), base.view(), delta.view(), group, lanes, expected.view());
-    ASSERT_TRUE(is_informative(expected.view()));
-    for (const auto& backend : backends()) {
-      Matrix2 out(13, cols);
-      backend->block_conv(x.view(), base.view(), delta.view(), group, lanes, out.view());
-      expect_same_bits(out, expected, "convolution on " + backend->info().detail);
-      EXPECT_TRUE(out.padding_untouched());
-    }
-  }
-}
-
-// Rows full of ties, infinities and NaN among them.
-TEST(CpuDraft, TopK) {
-  Random random(5);
-  for (const int cols : {16, 17, 100, 5000})
-    for (const int k : {1, 4, 16}) {
-      Matrix2 logits = Matrix2::random(random, 5, cols);
-      for (int i = 0; i < cols; ++i) logits.at(1, i) = static_cast<float>(random.below(3));
-      for (int i = 0; i < cols; ++i) logits.at(2, i) = random.below(4) == 0 ? kNaN : logits.at(2, i);
-      for (int i = 0; i < cols; ++i) logits.at(3, i) = static_cast<float>(i);
-      for (int i = 0; i < cols; ++i) logits.at(4, i) = kNaN;
-      std::vector<TokenId> expected_ids(static_cast<size_t>(5 * k));
-      Matrix2 expected(5, k);
-      make_reference_backend()->top_k(logits.view(), k, expected_ids, expected.view());
-      std::vector<int> order(static_cast<size_t>(cols));
-      for (int i = 0; i < cols; ++i) order[static_cast<size_t>(i)] = i;
-      std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return logits.at(1, a) > logits.at(1, b); });
-      for (int i = 0; i < k; ++i) EXPECT_EQ(expected_ids[static_cast<size_t>(k + i)], order[static_cast<size_t>(i)]);
-      for (const auto& backend : backends()) {
-        std::vector<TokenId> ids(expected_ids.size(), -1);
-        Matrix2 values(5, k);
-        backend->top_k(logits.view(), k, ids, values.view());
-        EXPECT_EQ(ids, expected_ids) << backend->info().detail << ", " << k << " of " << cols;
-        expect_same_bits(values, expected, "largest values");
-      }
-    }
-}
-
-TEST(CpuDraft, Edges) {
-  Random random(6);
-  for (const auto& [slots, k, rank] : {std::tuple(7, 16, 64), std::tuple(3, 4, 8), std::tuple(2, 5, 33)}) {
-    const auto packed = [&](int64_t rows, int64_t cols) {
-      Matrix2 m(rows, cols, 0);
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t c = 0; c < cols; ++c) m.at(r, c) = random.value();
-      return m;
-    };
-    const Matrix2 weights = Matrix2::random(random, slots, rank), before = packed(slots * k, rank), after = packed(slots * k, rank);
-    Matrix2 expected(slots * k, k, 0);
-    make_reference_backend()->selector_edges(weights.view(), before.view(), after.view(), expected.view());
-    ASSERT_TRUE(is_informative(expected.view()));
-    for (const auto& backend : backends()) {
-      Matrix2 edges(slots * k, k, 0);
-      backend->selector_edges(weights.view(), before.view(), after.view(), edges.view());
-      expect_same_bits(edges, expected, "edges on " + backend->info().detail);
-    }
-  }
-}
+TEST(CpuDraft, InputsAndAttention) { expect_block_attention(backends()); }
+TEST(CpuDraft, Convolution) { expect_block_convolution(backends()); }
+TEST(CpuDraft, TopK) { expect_top_k(backends()); }
+TEST(CpuDraft, Edges) { expect_edges(backends()); }
 
 }  // namespace
 }  // namespace foretoken::test
