@@ -72,6 +72,23 @@ TEST(ThreadPool, PartitionIsStatic) {
   for (int round = 0; round < 200; ++round) ASSERT_EQ(ranges_of(pool, 1003, 8), first);
 }
 
+// No two ranges run under one name at once, so that a name may index scratch memory; slow ranges are helped with, which shows that names
+// are the runners' and not the ranges'.
+TEST(ThreadPool, ANameIsHeldByOneRangeAtATime) {
+  ThreadPool pool(3);
+  std::atomic<bool> busy[3] = {};
+  std::atomic<int> clashes{0}, helped{0};
+  for (int job = 0; job < 200; ++job)
+    pool.parallel_for(240, 1, [&](int64_t begin, int64_t, int thread) {
+      if (busy[thread].exchange(true)) ++clashes;
+      if (begin < 80) std::this_thread::sleep_for(std::chrono::microseconds(50));  // the first share is slow
+      if (begin < 80 && thread != 0) ++helped;
+      busy[thread].store(false);
+    });
+  EXPECT_EQ(clashes, 0);
+  EXPECT_GT(helped, 0);
+}
+
 // Thousands of jobs in a row, some after the workers went to sleep, each complete when the call returns.
 TEST(ThreadPool, EveryJobIsCompleteWhenTheCallReturns) {
   ThreadPool pool(3);

@@ -2,6 +2,7 @@
 // others or on the detour, and bytes that are no window of the model are refused.
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <numeric>
 
 #include "decode/rig.h"
@@ -23,19 +24,22 @@ struct Lane {
   std::vector<TokenId> tokens;
 };
 
-// Commits tokens [from, to) of the text and shows them to `drafters`.
-void advance(Rig& rig, Lane& lane, std::span<Drafter* const> drafters, size_t from, size_t to) {
+// Commits tokens [from, to) of the text and shows them to `observe`, or to `drafters`.
+void advance(Rig& rig, Lane& lane, const std::function<void(const Committed&)>& observe, size_t from, size_t to) {
   const std::vector<int>& taps = rig.block->config().taps;
   const std::span<const TokenId> chunk = std::span(lane.tokens).subspan(from, to - from);
   run_prompt(*rig.model->target, *lane.state, chunk, 512, {}, [&](int64_t first, int64_t rows, const ForwardResult& r) {
     std::vector<int> all(static_cast<size_t>(rows));
     std::iota(all.begin(), all.end(), 0);
     const size_t at = from + static_cast<size_t>(first);
-    for (Drafter* d : drafters)
-      d->observe({.first = static_cast<int64_t>(at), .tokens = std::span(lane.tokens).subspan(at, static_cast<size_t>(rows)),
-                  .next = lane.tokens[at + static_cast<size_t>(rows)], .rows = all, .hidden = r.hidden, .taps = r.taps});
+    observe({.first = static_cast<int64_t>(at), .tokens = std::span(lane.tokens).subspan(at, static_cast<size_t>(rows)),
+             .next = lane.tokens[at + static_cast<size_t>(rows)], .rows = all, .hidden = r.hidden, .taps = r.taps});
     return true;
   }, taps);
+}
+
+void advance(Rig& rig, Lane& lane, std::span<Drafter* const> drafters, size_t from, size_t to) {
+  advance(rig, lane, [drafters](const Committed& c) { for (Drafter* d : drafters) d->observe(c); }, from, to);
 }
 
 DraftRequest request_for(const Lane& lane, const SamplingParams& sampling, int depth, bool tree) {
@@ -155,6 +159,48 @@ TEST(DrafterGroup, WhatIsNoWindowIsRefused) {
     EXPECT_FALSE(draft.empty());
     EXPECT_TRUE(to->restore(history, good));
   }
+}
+
+// A speculator's memory holds every drafter's part, whatever their order, and a part that is absent or cut off costs only itself.
+TEST(DrafterGroup, ASpeculatorKeepsEveryPart) {
+  FORETOKEN_NEEDS_DEMO("demo-dense");
+  Rig& rig = Rig::dense();
+  const SteadyClock clock;
+  const auto speculator = [&](std::initializer_list<Route> routes) {
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    for (const Route route : routes) drafters.push_back(make(rig, route));
+    return Speculator(std::move(drafters), {}, nullptr, clock);
+  };
+  Speculator kept = speculator({Route::kMtp, Route::kCopy, Route::kBlock});
+  Lane lane{rig.model->target->make_lane(), text(2, 60)};
+  advance(rig, lane, [&](const Committed& c) { kept.observe(c); }, 0, 50);
+  const std::span<const TokenId> history = std::span(lane.tokens).first(50);
+  const std::vector<std::byte> saved = kept.save();
+
+  Speculator same = speculator({Route::kMtp, Route::kCopy, Route::kBlock});
+  EXPECT_LT(same.save().size(), saved.size()) << "the reference is not trivial";
+  same.restore(history, saved);
+  EXPECT_EQ(same.save(), saved);
+
+  // Another order: the same parts; restored into the first order again, the same bytes.
+  Speculator turned = speculator({Route::kBlock, Route::kMtp, Route::kCopy});
+  turned.restore(history, saved);
+  const std::vector<std::byte> other = turned.save();
+  EXPECT_EQ(other.size(), saved.size());
+  EXPECT_NE(other, saved);
+  Speculator back = speculator({Route::kMtp, Route::kCopy, Route::kBlock});
+  back.restore(history, other);
+  EXPECT_EQ(back.save(), saved);
+
+  // The block drafter's part, the last, is cut off: the head's is taken, and the block drafter starts without.
+  Speculator cut = speculator({Route::kMtp, Route::kCopy, Route::kBlock});
+  cut.restore(history, std::span(saved).first(saved.size() - 1));
+  Speculator head = speculator({Route::kMtp});
+  head.restore(history, saved);
+  const std::vector<std::byte> some = cut.save(), first = head.save();
+  EXPECT_LT(some.size(), saved.size());
+  ASSERT_LE(first.size(), some.size());
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), some.begin()));
 }
 
 }  // namespace
