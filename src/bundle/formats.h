@@ -48,7 +48,8 @@ struct GgmlType {
 std::span<const GgmlType> ggml_types();
 const GgmlType* ggml_type(uint32_t id);  // null when unknown
 
-// `text` in single quotes for an error message: control bytes and invalid UTF-8 as \xNN, long text shortened.
+// `text` in single quotes for an error message: control bytes and invalid UTF-8 as \xNN; what comes to more
+// than 96 bytes when written so is shortened.
 std::string printable(std::string_view text);
 
 }  // namespace foretoken

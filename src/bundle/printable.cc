@@ -6,7 +6,7 @@
 namespace foretoken {
 namespace {
 
-constexpr size_t kShownBytes = 96;
+constexpr size_t kShownBytes = 96;  // as written: an escaped byte counts 4
 
 // Length of the well-formed UTF-8 sequence at the front of `text`, or 0.
 size_t sequence_length(std::string_view text) {
@@ -31,7 +31,7 @@ size_t sequence_length(std::string_view text) {
 std::string printable(std::string_view text) {
   std::string out = "'";
   size_t at = 0;
-  while (at < text.size() && at < kShownBytes) {
+  while (at < text.size() && out.size() <= kShownBytes) {
     const unsigned char first = static_cast<unsigned char>(text[at]);
     const size_t length = sequence_length(text.substr(at));
     const bool control = first < 0x20 || first == 0x7F ||

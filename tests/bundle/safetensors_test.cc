@@ -215,6 +215,9 @@ TEST(Printable, EscapesAndShortens) {
             R"('\xC3(\xED\xA0\x80\xF5\x80\xE0\x80\x80\xF0\x80\x80\x80\xF4\x90\x80\x80')");
   EXPECT_EQ(printable("\xE2\x82"), R"('\xE2\x82')");
   EXPECT_EQ(printable(std::string(200, 'a')), "'" + std::string(96, 'a') + "...'");
+  // The bound is on what is written, so that two names of control bytes still make a short sentence.
+  EXPECT_EQ(printable(std::string(200, '\x7F')).size(), 24 * 4 + 5);
+  EXPECT_LT(printable("abc" + std::string(200, '\x7F')).size(), 96 + 8 + 5);
 }
 
 }  // namespace
