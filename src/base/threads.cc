@@ -4,18 +4,14 @@
 #include "base/threads.h"
 
 #include <immintrin.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
-#include <cstdlib>
-#include <fstream>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/check.h"
+#include "base/machine.h"
 
 namespace foretoken {
 
@@ -136,19 +132,6 @@ void ThreadPool::parallel_for(int64_t count, int64_t grain, Body body) {
   s.running = false;
 }
 
-int usable_processors() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  int count = 1;
-  if (::sched_getaffinity(0, sizeof set, &set) == 0) count = std::max(1, CPU_COUNT(&set));
-  std::ifstream quota("/sys/fs/cgroup/cpu.max");
-  std::string limit;
-  double period = 0;
-  if (quota >> limit >> period && limit != "max" && period > 0) {
-    const double cpus = std::atof(limit.c_str()) / period;
-    if (cpus > 0) count = std::min(count, std::max(1, static_cast<int>(std::ceil(cpus))));
-  }
-  return count;
-}
+int usable_processors() { return read_machine().processors; }
 
 }  // namespace foretoken
