@@ -153,6 +153,7 @@ Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokeni
   answer.ids.assign(generation.tokens().begin(), generation.tokens().end());
   answer.reason = generation.reason();
   answer.timing = generation.timing();
+  answer.prefill_s = generation.prefill_seconds();
   answer.counters = generation.counters();
   answer.dormant = generation.dormant();
   for (const std::string& sentence : answer.dormant) log_info(options, "note: " + sentence);

@@ -17,7 +17,8 @@ struct Answer {
   FinishReason reason = FinishReason::kNone;
   uint64_t seed = 0;
   int64_t prompt_tokens = 0, cached_tokens = 0, reasoning_tokens = 0;
-  GenerationTiming timing;
+  CycleTiming timing;
+  double prefill_s = 0;
   SpeculationCounters counters;
   std::vector<std::string> dormant;  // drafters that had nothing to say, one sentence each
 };

@@ -57,7 +57,7 @@ Result<int> demo(const DemoOptions& o) {
   const auto row = [](const char* name, const Answer& a) {
     const SpeculationCounters& c = a.counters;
     fmt::print("{:<12} {:>8} {:>14.1f} {:>14.1f} {:>12.2f} {:>11}\n", name, a.ids.size(),
-               a.timing.prefill_s > 0 ? static_cast<double>(a.prompt_tokens) / a.timing.prefill_s : 0,
+               a.prefill_s > 0 ? static_cast<double>(a.prompt_tokens) / a.prefill_s : 0,
                a.timing.decode_s > 0 ? (static_cast<double>(a.ids.size()) - 1) / a.timing.decode_s : 0, c.tokens_per_cycle(),
                c.drafted > 0 ? fmt::format("{:.0f} %", 100.0 * static_cast<double>(c.accepted) / static_cast<double>(c.drafted)) : "-");
   };

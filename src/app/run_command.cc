@@ -71,9 +71,9 @@ OrderedJson answer_json(const Answer& a, std::span<const TokenId> prompt, const 
             {"dormant", a.dormant}}},
           {"timing",
            {{"load_s", model.load_seconds()},
-            {"prefill_s", a.timing.prefill_s},
+            {"prefill_s", a.prefill_s},
             {"decode_s", a.timing.decode_s},
-            {"prefill_tok_s", rate(static_cast<double>(computed), a.timing.prefill_s)},
+            {"prefill_tok_s", rate(static_cast<double>(computed), a.prefill_s)},
             {"decode_tok_s", rate(static_cast<double>(a.ids.size()) - 1, a.timing.decode_s)},
             {"draft_s", a.timing.draft_s},
             {"verify_s", a.timing.verify_s},
@@ -125,7 +125,7 @@ int run(const RunOptions& o) {
   const double rate = answer->timing.decode_s > 0 ? (static_cast<double>(answer->ids.size()) - 1) / answer->timing.decode_s : 0;
   if (::isatty(STDERR_FILENO))
     log_info(o.common, fmt::format("{} prompt tokens in {:.3f} s, {} tokens at {:.1f} tokens/s ({}); speculation {}: {:.2f} tokens per cycle",
-                                   answer->prompt_tokens, answer->timing.prefill_s, answer->ids.size(), rate, finish_reason_name(answer->reason),
+                                   answer->prompt_tokens, answer->prefill_s, answer->ids.size(), rate, finish_reason_name(answer->reason),
                                    model.drafts()->resolution().resolved, answer->counters.tokens_per_cycle()));
   return 0;
 }

@@ -111,6 +111,11 @@ void CostCurve::weaken() {
 
 int SpeculationMemory::bucket(int64_t context) { return std::bit_width(static_cast<uint64_t>(std::max<int64_t>(0, context)) >> 9); }
 
+// Passes of several lanes cost more than as many rows of one, so they are kept apart.
+int SpeculationMemory::bucket(int64_t context, int lanes) {
+  return bucket(context) + 64 * std::bit_width(static_cast<unsigned>(lanes - 1));
+}
+
 const CostCurve* SpeculationMemory::find(const std::map<int, CostCurve>& curves, int bucket) {
   const CostCurve* nearest = nullptr;
   int distance = 0;
@@ -131,13 +136,13 @@ CostCurve& SpeculationMemory::obtain(std::map<int, CostCurve>& curves, int bucke
   return curves.emplace(bucket, std::move(start)).first->second;
 }
 
-double SpeculationMemory::verify_seconds(int rows, int64_t context) const {
-  const CostCurve* curve = find(verify_, bucket(context));
+double SpeculationMemory::verify_seconds(int rows, int64_t context, int lanes) const {
+  const CostCurve* curve = find(verify_, bucket(context, lanes));
   return curve ? curve->at(rows) : 0;
 }
 
-bool SpeculationMemory::verify_known(int rows, int64_t context) const {
-  const CostCurve* curve = find(verify_, bucket(context));
+bool SpeculationMemory::verify_known(int rows, int64_t context, int lanes) const {
+  const CostCurve* curve = find(verify_, bucket(context, lanes));
   return curve && curve->known(rows);
 }
 
@@ -147,13 +152,13 @@ double SpeculationMemory::draft_seconds(Route route, int steps, int64_t context)
   return route == Route::kCopy ? 0 : kPriorStepCost * verify_seconds(1, context) * (route == Route::kMtp ? steps : 2);
 }
 
-int SpeculationMemory::largest_verified(int64_t context) const {
-  const CostCurve* curve = find(verify_, bucket(context));
+int SpeculationMemory::largest_verified(int64_t context, int lanes) const {
+  const CostCurve* curve = find(verify_, bucket(context, lanes));
   return curve ? curve->largest() : 0;
 }
 
-void SpeculationMemory::observe_verify(int rows, int64_t context, double seconds) {
-  obtain(verify_, bucket(context)).observe(rows, seconds);
+void SpeculationMemory::observe_verify(int rows, int64_t context, double seconds, int lanes) {
+  obtain(verify_, bucket(context, lanes)).observe(rows, seconds);
 }
 
 void SpeculationMemory::observe_draft(Route route, int steps, int64_t context, double seconds) {
@@ -193,18 +198,29 @@ Controller::Controller(SpeculationMemory& memory, const SpeculationOptions& opti
   pinned_ = offers.size() == 1 && options.width > 0;
 }
 
+double Controller::added_seconds(int rows, const CycleLimits& limits) const {
+  const OtherLanes& others = limits.others;
+  const double together = memory_.verify_seconds(others.rows + rows, limits.context, 1 + others.lanes);
+  return others.rows == 0 ? together : std::max(0.0, together - memory_.verify_seconds(others.rows, limits.context, 1 + others.lanes));
+}
+
+int Controller::widest(const CycleLimits& limits) const {
+  return std::max(1, 2 * memory_.largest_verified(limits.context, 1 + limits.others.lanes) + 1 - limits.others.rows);
+}
+
 // All the answer's tokens have to be made, so what a token saved now is worth is what a token costs hereabouts, under the best plan for
 // text like this; a rate reached over other text says nothing.
 double Controller::rate_here(const CycleLimits& limits) const {
-  const double plain = memory_.verify_seconds(1, limits.context);
-  double best = 1 / plain;
+  const OtherLanes& others = limits.others;
+  const auto pass = [&](int rows) { return memory_.verify_seconds(others.rows + rows, limits.context, 1 + others.lanes); };
+  double best = (others.tokens + 1) / pass(1);
   for (const Route route : {Route::kMtp, Route::kBlock, Route::kScripted}) {
     if (!allowed(route) || memory_.routes[static_cast<size_t>(route)].drafts == 0) continue;
     const auto values = expected_values(route);
-    const int most = std::min({limits.nodes, kMaxNodes, 2 * memory_.largest_verified(limits.context) + 1});
+    const int most = std::min({limits.nodes, kMaxNodes, widest(limits)});
     for (int n = 1; n <= most; ++n) {
       const double draft = memory_.draft_seconds(route, std::min(n, deepest(route)), limits.context);
-      best = std::max(best, (1 + values[static_cast<size_t>(n)]) / (draft + memory_.verify_seconds(1 + n, limits.context)));
+      best = std::max(best, (others.tokens + 1 + values[static_cast<size_t>(n)]) / (draft + pass(1 + n)));
     }
   }
   return best;
@@ -252,14 +268,14 @@ Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits
   const bool tried = memory_.routes[static_cast<size_t>(route)].drafts > 0;
   Candidate best{true, route, 0, 0, -1e300};
   const int deepest = std::min(limits.depth, this->deepest(route));
-  const int most = std::min({limits.nodes, kMaxNodes, 2 * memory_.largest_verified(limits.context) + 1, tried ? kMaxNodes : 3});
+  const int most = std::min({limits.nodes, kMaxNodes, widest(limits), tried ? kMaxNodes : 3});
   for (int n = 1; n <= most; ++n) {
     double value = values[static_cast<size_t>(n)];
     if (!copy_value.empty())
       value = std::max<double>(value, copy_value[std::min<size_t>(static_cast<size_t>(n), copy_value.size() - 1)]);
     const int depth = std::min(n, deepest);
     const double draft = memory_.draft_seconds(route, depth, limits.context);
-    const double gain = 1 + value - rate * (draft + memory_.verify_seconds(1 + n, limits.context));
+    const double gain = 1 + value - rate * (draft + added_seconds(1 + n, limits));
     if (gain > best.gain) best = {true, route, depth, n, gain};
   }
   return best;
@@ -269,17 +285,19 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   planned_nodes_ = std::min(limits.nodes, options_.width > 0 ? options_.width : kMaxNodes);
   if (limits.depth <= 0 || planned_nodes_ <= 0) return {};
   if (pinned_) return pinned_plan(limits);
-  const double plain = memory_.verify_seconds(1, limits.context);
-  if (!memory_.verify_known(1, limits.context) || plain <= 0) return {};  // nothing can be compared before one plain pass was timed
+  const int lanes = 1 + limits.others.lanes;
+  const double plain = added_seconds(1, limits), share = plain_share(limits);
+  if (!memory_.verify_known(lanes, limits.context, lanes) || share <= 0) return {};  // nothing can be compared before one plain pass was timed
   if (!has_credit_) {
-    credit_ = kFirstCredit * plain;
+    credit_ = kFirstCredit * share;
     has_credit_ = true;
   }
   // A copy that runs on sets the pace itself: rows past its best width cost more than they bring, however slow other plans are.
   const float copy_truth = std::min(kMostTruth, routes_[static_cast<size_t>(Route::kCopy)].truth());
   double copy_rate = 0;
   for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= planned_nodes_; ++n)
-    copy_rate = std::max(copy_rate, (1 + copy_value[static_cast<size_t>(n)] * copy_truth) / memory_.verify_seconds(1 + n, limits.context));
+    copy_rate = std::max(copy_rate, (limits.others.tokens + 1 + copy_value[static_cast<size_t>(n)] * copy_truth) /
+                                        memory_.verify_seconds(limits.others.rows + 1 + n, limits.context, lanes));
   if (recent_seconds_ > 0) copy_rate = std::min(copy_rate, recent_tokens_ / recent_seconds_);
   const double rate = rate_ = std::max(rate_here(limits), copy_rate);
   CycleLimits within = limits;
@@ -291,7 +309,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   Candidate best{false, Route::kCopy, 0, 0, 1 - rate * plain};
   if (plan.copy)
     for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= within.nodes; ++n)
-      if (const double gain = 1 + copy_value[static_cast<size_t>(n)] * copy_truth - rate * memory_.verify_seconds(1 + n, limits.context);
+      if (const double gain = 1 + copy_value[static_cast<size_t>(n)] * copy_truth - rate * added_seconds(1 + n, limits);
           gain > best.gain)
         best = {false, Route::kCopy, n, n, gain};
   if (!last_model_) best.gain += kHysteresis;
@@ -301,7 +319,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
     Candidate c = best_of(route, within, plan.copy ? copy_value : std::span<const float>{}, rate);
     const Use& use = uses_[static_cast<size_t>(route)];
     const int64_t idle = use.last < 0 ? cycle_ : cycle_ - use.last;
-    const double price = memory_.draft_seconds(route, c.depth, limits.context) + memory_.verify_seconds(3, limits.context) - plain;
+    const double price = memory_.draft_seconds(route, c.depth, limits.context) + added_seconds(3, limits) - plain;
     if (credit_ > price && idle >= use.wait && (!probe.model || idle > cycle_ - uses_[static_cast<size_t>(probe.route)].last)) probe = c;
     if (credit_ <= memory_.draft_seconds(route, c.depth, limits.context)) continue;
     if (last_model_ && last_route_ == route) c.gain += kHysteresis;
@@ -318,7 +336,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   plan.depth = std::min(limits.depth, std::max(1, best.depth));
   plan.nodes = trees() ? within.nodes : std::min(within.nodes, plan.depth);
   plan.tree = trees();
-  const double row = (memory_.verify_seconds(9, limits.context) - plain) / 8;
+  const double row = (added_seconds(9, limits) - plain) / 8;
   const double step = best.route == Route::kMtp ? memory_.draft_seconds(best.route, 2, limits.context) -
                                                       memory_.draft_seconds(best.route, 1, limits.context)
                                                 : 0;
@@ -336,14 +354,14 @@ int Controller::cut(const Proposal& proposal, const CycleLimits& limits) const {
     return live;
   }
   if (pinned_ || options_.verify == VerifyMode::kChain) return size;
-  size = std::min(size, 2 * memory_.largest_verified(limits.context) + 1);  // wide passes are approached, not jumped at
-  const double rate = rate_, plain = memory_.verify_seconds(1, limits.context);
-  double value = 0, best_gain = 1 - rate * memory_.verify_seconds(1, limits.context);
+  size = std::min(size, widest(limits));  // wide passes are approached, not jumped at
+  const double rate = rate_, plain = added_seconds(1, limits);
+  double value = 0, best_gain = 1 - rate * plain;
   int best = 0;
   for (int n = 1; n <= size; ++n) {
     const Route by = proposal.by(n - 1);
     value += proposal.cumulative(n - 1) * std::min(kMostTruth, routes_[static_cast<size_t>(by)].truth());
-    const double pass = memory_.verify_seconds(1 + n, limits.context);
+    const double pass = added_seconds(1 + n, limits);
     if (pass - plain > credit_) break;  // not even if all of it is lost
     const double gain = 1 + value - rate * pass;
     if (gain > best_gain) {
@@ -379,11 +397,12 @@ void Controller::observe_nodes(Route route, float accepted, float predicted) {
 }
 
 void Controller::observe(const CycleOutcome& o) {
-  memory_.observe_verify(o.rows, o.context, o.cycle_s);
-  const double plain = memory_.verify_seconds(1, o.context);
+  if (o.pass.learn) memory_.observe_verify(o.pass.rows, o.context, o.pass.seconds, o.pass.lanes);
+  const double plain = plain_share(o.pass.lanes, o.context);
   if (o.drafted && o.draft_timed) memory_.observe_draft(o.route, o.steps, o.context, o.draft_s);
   const double expected_draft = o.drafted ? memory_.draft_seconds(o.route, o.steps, o.context) : 0;
-  const double seconds = memory_.verify_seconds(o.rows, o.context) + expected_draft;  // free of the moment's noise
+  // Free of the moment's noise; a lane's share of a pass goes by its rows.
+  const double seconds = memory_.verify_seconds(o.pass.rows, o.context, o.pass.lanes) * o.rows / o.pass.rows + expected_draft;
   recent_tokens_ = kRecent * recent_tokens_ + o.tokens;
   recent_seconds_ = kRecent * recent_seconds_ + seconds;
   if (has_credit_) {

@@ -69,12 +69,12 @@ struct RouteStatistics {
 // new model begins with nothing.
 class SpeculationMemory {
  public:
-  // Seconds of one pass of `rows` rows over `context` committed tokens, and of a draft of `steps` steps.
-  double verify_seconds(int rows, int64_t context) const;
-  bool verify_known(int rows, int64_t context) const;
-  int largest_verified(int64_t context) const;
+  // Seconds of one pass of `rows` rows of `lanes` lanes over `context` committed tokens each, and of a draft of `steps` steps.
+  double verify_seconds(int rows, int64_t context, int lanes = 1) const;
+  bool verify_known(int rows, int64_t context, int lanes = 1) const;
+  int largest_verified(int64_t context, int lanes = 1) const;
   double draft_seconds(Route route, int steps, int64_t context) const;
-  void observe_verify(int rows, int64_t context, double seconds);
+  void observe_verify(int rows, int64_t context, double seconds, int lanes = 1);
   void observe_draft(Route route, int steps, int64_t context, double seconds);
 
   Calibration calibration;
@@ -82,6 +82,7 @@ class SpeculationMemory {
 
  private:
   static int bucket(int64_t context);
+  static int bucket(int64_t context, int lanes);
   static const CostCurve* find(const std::map<int, CostCurve>& curves, int bucket);
   static CostCurve& obtain(std::map<int, CostCurve>& curves, int bucket);
   std::map<int, CostCurve> verify_;                     // by context bucket
@@ -99,21 +100,37 @@ struct DraftPlan {
   bool probe = false;
 };
 
+// Who shares the pass with a lane, as far as is known when it is planned.
+struct OtherLanes {
+  int lanes = 0;
+  int rows = 0;        // theirs
+  double tokens = 0;   // that they are expected to bring
+};
+
 struct CycleLimits {
   int depth = 0;            // tokens that may still be proposed before the answer's last one
   int nodes = kMaxNodes;
   int64_t context = 0;      // committed tokens
+  OtherLanes others;
+};
+
+// The pass of a cycle: its rows over all lanes, and its seconds without the drafts (those of the whole cycle).
+struct CycleCost {
+  int rows = 1, lanes = 1;
+  double seconds = 0;
+  bool learn = true;  // whether the seconds are to be learnt: once per pass
 };
 
 struct CycleOutcome {
   int64_t context = 0;
-  int rows = 1;                  // verified, the anchor's included
+  int rows = 1;                  // verified, the anchor's included; of this lane
   int tokens = 1;                // emitted
   bool drafted = false;          // the model drafter ran
   Route route = Route::kMtp;
   int steps = 0;                 // its draft's depth
   bool draft_timed = true;       // draft_s is of that draft alone (no backlog of prompt or plain cycles in it)
-  double draft_s = 0, cycle_s = 0;  // cycle_s: everything but the draft
+  double draft_s = 0;
+  CycleCost pass;
 };
 
 // A drafter at hand, and the deepest branch it proposes.
@@ -148,6 +165,11 @@ class Controller {
     int depth, nodes;
     double gain;
   };
+  // Seconds that `rows` rows of this lane add to the pass, and its share of a pass of plain lanes.
+  double added_seconds(int rows, const CycleLimits& limits) const;
+  double plain_share(const CycleLimits& limits) const { return plain_share(1 + limits.others.lanes, limits.context); }
+  double plain_share(int lanes, int64_t context) const { return memory_.verify_seconds(lanes, context, lanes) / lanes; }
+  int widest(const CycleLimits& limits) const;        // nodes whose pass is not far beyond what was measured
   double rate_here(const CycleLimits& limits) const;  // tokens per second of the best plan for text like this
   int deepest(Route route) const { return deepest_[static_cast<size_t>(route)]; }
   bool allowed(Route route) const { return allowed_[static_cast<size_t>(route)]; }

@@ -1,20 +1,12 @@
-// The life of one answer.
+// A sequence in passes of its own.
 #include "decode/generation.h"
 
 #include <algorithm>
 #include <numeric>
 
-namespace foretoken {
+#include "decode/rows.h"
 
-std::string_view finish_reason_name(FinishReason reason) {
-  switch (reason) {
-    case FinishReason::kNone: return "";
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: return "cancelled";
-  }
-  return "";
-}
+namespace foretoken {
 
 bool run_prompt(TargetModel& target, LaneState& lane, std::span<const TokenId> prompt, int chunk, std::span<const int64_t> wanted,
                 const std::function<bool(int64_t, int64_t, const ForwardResult&)>& visit, std::span<const int> tap_layers) {
@@ -43,130 +35,51 @@ bool run_prompt(TargetModel& target, LaneState& lane, std::span<const TokenId> p
 }
 
 Generation::Generation(TargetModel& target, LaneState& lane, GenerationOptions options, const Clock& clock, Speculation speculation)
-    : target_(target), lane_(lane), options_(std::move(options)), clock_(clock),
-      speculator_(std::move(speculation.drafters), speculation.options, speculation.memory, clock) {}
+    : target_(target), lane_(lane), options_(std::move(options)), clock_(clock), speculation_(std::move(speculation)) {}
 
 Status Generation::start(std::span<const TokenId> prompt, const std::function<bool(int64_t, int64_t)>& progress,
                          std::span<const TokenId> history) {
-  if (prompt.empty()) return Error{ErrorCode::kUsage, "the prompt is empty: give at least one token"};
-  for (const TokenId id : prompt)
-    if (id < 0 || id >= target_.config().vocab)
-      return Error{ErrorCode::kUsage, "token id " + std::to_string(id) + " is outside the vocabulary of " +
-                                          std::to_string(target_.config().vocab)};
-  CHECK(history.empty() || static_cast<int64_t>(history.size()) == lane_.length());
-  TRY(options_.sampling.validate());
-  if (options_.max_tokens <= 0) {
-    finish(FinishReason::kLength);
-    return {};
-  }
-  for (const TokenId id : history) counts_.add_prompt(id);
-  for (const TokenId id : prompt) counts_.add_prompt(id);
-  speculator_.restart(history);
+  CHECK(!sequence_);
+  CHECK(static_cast<int64_t>(history.size()) == lane_.length());
+  SequenceOptions options{.sampling = options_.sampling, .max_tokens = options_.max_tokens, .stop_tokens = options_.stop_tokens,
+                          .rules = options_.rules, .logprobs = {}};
+  TRY(Sequence::check(prompt, options, target_.config().vocab));
+  std::vector<TokenId> known(history.begin(), history.end());
+  known.insert(known.end(), prompt.begin(), prompt.end());
+  sequence_.emplace(std::move(known), std::move(options), std::move(speculation_), clock_);
+  sequence_->on_token(std::move(on_token_));
+  sequence_->attach(lane_);
   const TimePoint begin = clock_.now();
   const int64_t total = static_cast<int64_t>(prompt.size());
-  const int64_t last[] = {total - 1};
-  std::vector<int> rows_of_chunk;
-  Status status;
-  const auto visit = [&](int64_t first, int64_t rows, const ForwardResult& result) {
-    const bool complete = first + rows == total;
-    if (progress && !progress(first + rows, total)) return false;
-    if (complete) {
-      const auto token = sampler_.select({result.logits.f32(), static_cast<size_t>(result.logits.cols)}, options_.sampling,
-                                         static_cast<uint64_t>(lane_.length()), &counts_, mask());
-      if (!token) {
-        status = token.error();
-        return true;
-      }
-      if (emit(*token, -1)) finish(FinishReason::kStop);
-    }
-    rows_of_chunk.resize(static_cast<size_t>(rows));
-    std::iota(rows_of_chunk.begin(), rows_of_chunk.end(), 0);
-    speculator_.observe({.first = lane_.length() - rows, .tokens = prompt.subspan(size_t(first), size_t(rows)),
-                         .next = complete ? tokens_.back() : prompt[size_t(first + rows)], .rows = rows_of_chunk,
-                         .hidden = result.hidden, .taps = result.taps, .upcoming = total - first - rows});
-    return true;
-  };
-  const bool done = run_prompt(target_, lane_, prompt, options_.prefill_chunk, last, visit, speculator_.tap_layers());
-  timing_.prefill_s = seconds_between(begin, clock_.now());
-  TRY(status);
-  if (!done) finish(FinishReason::kCancelled);
-  if (!finished() && static_cast<int64_t>(tokens_.size()) >= options_.max_tokens) finish(FinishReason::kLength);
+  const int64_t chunk = std::clamp<int64_t>(options_.prefill_chunk, 1, target_.options().max_rows);
+  while (!sequence_->finished() && sequence_->decided_rows() > 0) {
+    const int64_t left = sequence_->decided_rows();
+    TRY(run([&](Pass& pass) { sequence_->add_decided(pass, static_cast<int>(std::min(chunk, left))); }));
+    if (progress && !progress(total - sequence_->decided_rows(), total)) sequence_->cancel();
+  }
+  prefill_s_ = seconds_between(begin, clock_.now());
   return {};
 }
 
 Status Generation::step() {
   if (finished()) return {};
-  CHECK(!tokens_.empty());
+  CHECK(!tokens().empty());
+  sequence_->plan({});
+  Speculator* self = &sequence_->speculator();
+  Speculator::draft({&self, 1});
+  return run([this](Pass& pass) { sequence_->add_cycle(pass, {}); });
+}
+
+Status Generation::run(const std::function<void(Pass&)>& add) {
+  pass_.clear();
+  add(pass_);
   const TimePoint begin = clock_.now();
-  const int64_t first = lane_.length();
-  const TokenId anchor = tokens_.back();
-  proposal_ = speculator_.propose({.context = first, .anchor = anchor,
-                                   .budget = options_.max_tokens - static_cast<int64_t>(tokens_.size()),
-                                   .max_nodes = std::min(lane_.tape_rows(), target_.options().max_rows) - 1,
-                                   .sampling = &options_.sampling, .counts = &counts_, .rules = options_.rules});
-  const TimePoint drafted = clock_.now();
-  const ForwardResult result = verify(proposal_);
-  ASSIGN_OR_RETURN(const Accepted accepted, walk(proposal_, result));
-  const TimePoint verified = clock_.now();
-  target_.commit(lane_, accepted.rows());
-  const TimePoint committed = clock_.now();
-
-  std::vector<TokenId> path;
-  for (const int row : accepted.rows()) path.push_back(row == 0 ? anchor : proposal_.token(row - 1));
-  speculator_.observe({.first = first, .tokens = path, .next = accepted.tokens().back(), .rows = accepted.rows(),
-                       .hidden = result.hidden, .taps = result.taps});
-  const TimePoint end = clock_.now();
-  speculator_.settle(accepted, seconds_between(begin, end));
-  ++timing_.cycles;
-  timing_.draft_s += seconds_between(begin, drafted) + seconds_between(committed, end);
-  timing_.verify_s += seconds_between(drafted, verified);
-  timing_.commit_s += seconds_between(verified, committed);
-  timing_.decode_s += seconds_between(begin, end);
-  if (accepted.stopped()) finish(FinishReason::kStop);
-  else if (static_cast<int64_t>(tokens_.size()) >= options_.max_tokens) finish(FinishReason::kLength);
-  return {};
+  const ForwardResult result = pass_.run(target_);
+  return sequence_->settle(target_, result, {.rows = pass_.rows(), .forward_s = seconds_between(begin, clock_.now())});
 }
 
-// The anchor and the proposed nodes as one pass; logits of every row.
-ForwardResult Generation::verify(const Proposal& proposal) {
-  const int rows = 1 + proposal.size();
-  std::vector<RowInput> inputs = {text_row(tokens_.back(), lane_.length())};
-  for (int node = 0; node < proposal.size(); ++node)
-    inputs.push_back(text_row(proposal.token(node), lane_.length() + proposal.depth(node)));
-  std::vector<int> logits_rows(static_cast<size_t>(rows));
-  std::iota(logits_rows.begin(), logits_rows.end(), 0);
-  const LaneRows lane_rows{.first_row = 0, .rows = rows, .prefix = lane_.length(), .settled = 1, .parent = proposal.row_parents()};
-  LaneState* lanes[] = {&lane_};
-  return target_.forward({.inputs = inputs, .lanes = {&lane_rows, 1}, .logits_rows = logits_rows}, lanes, speculator_.tap_layers());
-}
-
-Result<Accepted> Generation::walk(const Proposal& proposal, const ForwardResult& result) {
-  const int64_t budget = options_.max_tokens - static_cast<int64_t>(tokens_.size());
-  const int64_t next = lane_.length() + 1;  // sequence index of the anchor's successor
-  int node = -1;                            // where the walk stands
-  const auto choose = [&](int row, int offset) {
-    node = row - 1;
-    return sampler_.select({result.logits.f32(row), static_cast<size_t>(result.logits.cols)}, options_.sampling,
-                           static_cast<uint64_t>(next + offset), &counts_, mask());
-  };
-  return Verifier::accept(proposal, budget, choose, [&](TokenId token) {
-    const int child = proposal.child(node, token);
-    return emit(token, child < 0 ? -1 : static_cast<int>(proposal.by(child)));
-  });
-}
-
-bool Generation::emit(TokenId token, int origin) {
-  tokens_.push_back(token);
-  origins_.push_back(static_cast<int8_t>(origin));
-  counts_.add_answer(token);
-  const bool rules_end = options_.rules && options_.rules->advance(token);
-  const bool stop_token = std::find(options_.stop_tokens.begin(), options_.stop_tokens.end(), token) != options_.stop_tokens.end();
-  const bool stop_text = on_token_ && on_token_(token);
-  return rules_end || stop_token || stop_text;
-}
-
-void Generation::finish(FinishReason reason) {
-  if (!finished()) reason_ = reason;
+void Generation::cancel() {
+  if (sequence_) sequence_->cancel();
 }
 
 }  // namespace foretoken

@@ -1,19 +1,14 @@
-// Generation: one answer on one lane, from prompt ids to the last token. A cycle is plan, propose, one forward, one walk, one commit;
-// plain decoding is the empty proposal. Whatever is proposed, the answer and the lane's state are plain decoding's. It does not know text.
+// Generation: one sequence alone on one lane, from prompt ids to the last token: what `run`, certificates and benchmarks use, and what
+// many lanes together must equal. It does not know text.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "decode/rows.h"
-#include "decode/sampling.h"
-#include "decode/speculator.h"
-#include "decode/verifier.h"
-#include "model/target.h"
+#include "decode/sequence.h"
 
 namespace foretoken {
 
@@ -25,22 +20,6 @@ struct GenerationOptions {
   TokenRules* rules = nullptr;       // what else allows, forbids and ends; must outlive the generation
 };
 
-// What drafts for a generation. Nothing: plain decoding.
-struct Speculation {
-  std::vector<std::unique_ptr<Drafter>> drafters;  // at most one per route
-  SpeculationOptions options;
-  SpeculationMemory* memory = nullptr;             // beside the model it learns about, shared by its generations; may be null
-};
-
-enum class FinishReason : uint8_t { kNone, kStop, kLength, kCancelled };
-std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "cancelled"; "" while running
-
-struct GenerationTiming {
-  double prefill_s = 0, decode_s = 0;
-  double draft_s = 0, verify_s = 0, commit_s = 0;  // of decode_s
-  int64_t cycles = 0;
-};
-
 class Generation {
  public:
   // `target` and `lane` must outlive the generation; `lane` may hold a prefix already. `clock` times the phases.
@@ -50,45 +29,36 @@ class Generation {
   void on_token(std::function<bool(TokenId)> callback) { on_token_ = std::move(callback); }
 
   // Runs the prompt (at least one token) and emits the first token. `progress(done, total)` is called after each chunk and may return false
-  // to cancel. `history`: the tokens the lane holds already (a restored prefix), for penalties and drafters; it may be left out.
+  // to cancel. `history`: the tokens the lane holds already (a restored prefix).
   Status start(std::span<const TokenId> prompt, const std::function<bool(int64_t, int64_t)>& progress = {},
                std::span<const TokenId> history = {});
   // One cycle; does nothing once finished.
   Status step();
-  void cancel() { finish(FinishReason::kCancelled); }
+  void cancel();
 
-  bool finished() const { return reason_ != FinishReason::kNone; }
-  FinishReason reason() const { return reason_; }
-  std::span<const TokenId> tokens() const { return tokens_; }
+  bool finished() const { return sequence_ && sequence_->finished(); }
+  FinishReason reason() const { return sequence_ ? sequence_->reason() : FinishReason::kNone; }
+  std::span<const TokenId> tokens() const { return sequence_ ? sequence_->tokens() : std::span<const TokenId>(); }
   // Whose proposal tokens()[i] was, or nothing; tokens().back() is valid inside on_token's callback.
-  std::optional<Route> drafted_by(size_t i) const {
-    return origins_[i] < 0 ? std::nullopt : std::optional(static_cast<Route>(origins_[i]));
-  }
-  const GenerationTiming& timing() const { return timing_; }
-  const SpeculationCounters& counters() const { return speculator_.counters(); }
-  const Proposal& last_proposal() const { return proposal_; }
-  std::vector<std::string> dormant() const { return speculator_.dormant(); }
+  std::optional<Route> drafted_by(size_t i) const { return sequence_->drafted_by(i); }
+  double prefill_seconds() const { return prefill_s_; }
+  CycleTiming timing() const { return sequence_ ? sequence_->timing() : CycleTiming(); }
+  SpeculationCounters counters() const { return sequence_ ? sequence_->counters() : SpeculationCounters(); }
+  const Proposal& last_proposal() const { return sequence_->last_proposal(); }
+  std::vector<std::string> dormant() const { return sequence_ ? sequence_->dormant() : std::vector<std::string>(); }
 
  private:
-  ForwardResult verify(const Proposal& proposal);
-  Result<Accepted> walk(const Proposal& proposal, const ForwardResult& result);
-  bool emit(TokenId token, int origin);
-  TokenMask mask() { return options_.rules ? options_.rules->mask() : TokenMask{}; }
-  void finish(FinishReason reason);
+  Status run(const std::function<void(Pass&)>& add);
 
   TargetModel& target_;
   LaneState& lane_;
   GenerationOptions options_;
   const Clock& clock_;
+  Speculation speculation_;  // until start()
   std::function<bool(TokenId)> on_token_;
-  Sampler sampler_;
-  TokenCounts counts_;
-  Speculator speculator_;
-  Proposal proposal_;
-  std::vector<TokenId> tokens_;
-  std::vector<int8_t> origins_;  // per token: the route that proposed it, or -1
-  FinishReason reason_ = FinishReason::kNone;
-  GenerationTiming timing_;
+  std::optional<Sequence> sequence_;
+  Pass pass_;
+  double prefill_s_ = 0;
 };
 
 // Runs `prompt` through `lane` in chunks of at most `chunk` rows, committing every row; `visit(first, result)` sees each chunk's

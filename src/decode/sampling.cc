@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "base/rng.h"
 #include "numerics/canonical.h"
@@ -46,6 +47,29 @@ Status SamplingParams::validate() const {
   for (const auto& [id, bias] : logit_bias)
     if (std::isnan(bias) || bias == std::numeric_limits<float>::infinity()) return bad("logit_bias values must be finite numbers");
   return {};
+}
+
+TokenLogprobs logprobs_of(std::span<const float> logits, TokenId chosen, int top) {
+  constexpr size_t kChunk = 1024;
+  const float max = *std::max_element(logits.begin(), logits.end());
+  double total = 0;
+  for (size_t first = 0; first < logits.size(); first += kChunk) {
+    float sum = 0;
+    for (size_t i = first; i < std::min(first + kChunk, logits.size()); ++i) sum += canonical::exp(logits[i] - max);
+    total += sum;
+  }
+  const float normaliser = canonical::log(static_cast<float>(total));
+  const auto logprob = [&](TokenId id) { return (logits[static_cast<size_t>(id)] - max) - normaliser; };
+  TokenLogprobs result{.chosen = logprob(chosen), .top = {}};
+  std::vector<TokenId> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const size_t kept = std::min(ids.size(), static_cast<size_t>(std::max(0, top)));
+  std::partial_sort(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(kept), ids.end(), [&](TokenId a, TokenId b) {
+    const float x = logits[static_cast<size_t>(a)], y = logits[static_cast<size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  for (size_t i = 0; i < kept; ++i) result.top.push_back({ids[i], logprob(ids[i])});
+  return result;
 }
 
 float gumbel(uint64_t seed, uint32_t choice, uint64_t position, TokenId token) {

@@ -55,6 +55,18 @@ using TokenMask = std::span<const uint64_t>;
 // The Gumbel noise of `token` at sequence index `position`: -log(-log(u)) with u from Philox 4x32-10 keyed by the seed.
 float gumbel(uint64_t seed, uint32_t choice, uint64_t position, TokenId token);
 
+// Natural logarithms of the model's own probabilities at one position: softmax of the raw logits, before penalties, masks and temperature.
+struct LogprobsWanted {
+  bool chosen = false;
+  int top = 0;  // most likely tokens beside it, at most 20
+};
+struct TokenLogprobs {
+  float chosen = 0;
+  std::vector<std::pair<TokenId, float>> top;  // falling; ties by id
+};
+// The normaliser adds chunks of 1,024 tokens in ascending order, so it is a function of the logits alone.
+TokenLogprobs logprobs_of(std::span<const float> logits, TokenId chosen, int top);
+
 // The token at sequence index `position`. `counts` may be null when params.has_penalties() is false; entries are applied in any
 // order because each touches its own logit. Errors: a row that holds NaN, or nothing finite after masking.
 class Sampler {

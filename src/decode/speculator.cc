@@ -131,13 +131,6 @@ Drafter* Speculator::drafter(Route route) const {
   return nullptr;
 }
 
-void Speculator::draft_with(Drafter& drafter, const DraftRequest& request, TokenRules* rules) {
-  Draft draft;
-  drafter.propose(request, draft);
-  if (rules != nullptr) prune(draft, *rules);
-  raw_.push_back(std::move(draft));
-}
-
 void Speculator::calibrate(Draft& draft) const {
   if (controller_.pinned()) return;
   for (DraftNode& n : draft.nodes) n.probability = controller_.calibration().measured(draft.by, n.probability, n.rank);
@@ -163,60 +156,99 @@ std::vector<float> Speculator::values(const Draft& draft, const MergeLimits& lim
   return value;
 }
 
-const Proposal& Speculator::propose(const Situation& s) {
+void Speculator::prepare(const Situation& s, const OtherLanes& others) {
   raw_.clear();
   drafts_.clear();
   proposal_ = {};
+  copy_ = {};
   draft_s_ = 0;
   draft_timed_ = true;
+  rules_ = s.rules;
   limits_ = {.depth = static_cast<int>(std::clamp<int64_t>(s.budget - 1, 0, kMaxNodes)), .nodes = std::min(kMaxNodes, s.max_nodes),
-             .context = s.context};
-  DraftRequest request{.position = s.context + 1, .anchor = s.anchor, .depth = limits_.depth, .nodes = limits_.nodes,
-                       .insist = controller_.pinned(), .sampling = s.sampling, .counts = s.counts,
-                       .calibration = controller_.pinned() ? nullptr : &controller_.calibration()};
-  const MergeLimits merging = merge_limits(limits_);
-  Draft copy;
+             .context = s.context, .others = others};
+  request_ = {.position = s.context + 1, .anchor = s.anchor, .depth = limits_.depth, .nodes = limits_.nodes,
+              .insist = controller_.pinned(), .sampling = s.sampling, .counts = s.counts,
+              .calibration = controller_.pinned() ? nullptr : &controller_.calibration()};
   std::vector<float> copy_value;
   if (Drafter* lookup = drafter(Route::kCopy); lookup != nullptr && limits_.depth > 0) {
-    DraftRequest wanted = request;
+    DraftRequest wanted = request_;
     if (options_.width > 0) wanted.depth = std::min(wanted.depth, options_.width);
     wanted.floor = controller_.pinned() ? 0 : kCopyFloor;
-    draft_with(*lookup, wanted, s.rules);
-    copy = raw_.back();
-    calibrate(copy);
-    copy_value = values(copy, merging);
+    lookup->propose(wanted, copy_);
+    if (rules_ != nullptr) prune(copy_, *rules_);
+    raw_.push_back(copy_);
+    calibrate(copy_);
+    copy_value = values(copy_, merge_limits(limits_));
   }
   plan_ = controller_.plan(limits_, copy_value);
-  if (plan_.model) {
-    Drafter* model = drafter(plan_.route);
-    CHECK(model != nullptr);
-    draft_timed_ = model->backlog() <= kTimedBacklog;
-    request.depth = plan_.depth;
-    request.nodes = plan_.nodes;
-    request.tree = plan_.tree;
-    request.floor = plan_.floor;
-    const TimePoint begin = clock_.now();
-    draft_with(*model, request, s.rules);
-    draft_s_ = seconds_between(begin, clock_.now());
-    drafts_.push_back(raw_.back());
-    calibrate(drafts_.back());
-    const std::vector<float> chain = best_chain(drafts_.back());
-    const int deepest = std::min(model->deepest(), limits_.depth), asked = std::min(plan_.depth, deepest);
-    const bool ended = static_cast<int>(chain.size()) < asked;  // its own doubt ended it
-    draft_steps_ = plan_.route == Route::kMtp ? static_cast<int>(chain.size()) + ended : asked;
-    if (!controller_.pinned() && limits_.depth >= kMtpDepth) {
-      std::vector<float> value = values(drafts_.back(), merging);
-      // A chain that ended because no more was asked for would have gone on falling as it did.
-      if (!ended && !chain.empty()) add_extrapolated(chain, deepest, value);
-      controller_.observe_draft(plan_.route, value);
+  request_.depth = plan_.depth;
+  request_.nodes = plan_.nodes;
+  request_.tree = plan_.tree;
+  request_.floor = plan_.floor;
+}
+
+void Speculator::draft(std::span<Speculator* const> lanes) {
+  for (size_t r = 0; r < kRoutes; ++r) {
+    std::vector<Speculator*> wanting;
+    std::vector<Drafter*> drafters;
+    std::vector<DraftRequest> requests;
+    bool timed = true;
+    for (Speculator* lane : lanes) {
+      if (!lane->plan_.model || lane->plan_.route != static_cast<Route>(r)) continue;
+      wanting.push_back(lane);
+      drafters.push_back(lane->drafter(lane->plan_.route));
+      CHECK(drafters.back() != nullptr);
+      requests.push_back(lane->request_);
+      timed &= drafters.back()->backlog() <= kTimedBacklog;
     }
+    if (wanting.empty()) continue;
+    std::vector<Draft> drafts(wanting.size());
+    const Clock& clock = wanting.front()->clock_;
+    const TimePoint begin = clock.now();
+    drafters.front()->propose_group(drafters, requests, drafts);
+    const double each = seconds_between(begin, clock.now()) / static_cast<double>(wanting.size());
+    for (size_t i = 0; i < wanting.size(); ++i) wanting[i]->take_draft(std::move(drafts[i]), each, timed);
   }
-  if (plan_.copy && !copy.empty()) drafts_.push_back(std::move(copy));
-  proposal_ = merge(drafts_, merging);
+}
+
+void Speculator::take_draft(Draft draft, double seconds, bool timed) {
+  if (rules_ != nullptr) prune(draft, *rules_);
+  draft_s_ = seconds;
+  draft_timed_ = timed;
+  raw_.push_back(std::move(draft));
+  drafts_.push_back(raw_.back());
+  calibrate(drafts_.back());
+  read_model_draft();
+}
+
+// What the draft says about the next ones.
+void Speculator::read_model_draft() {
+  const std::vector<float> chain = best_chain(drafts_.back());
+  const int deepest = std::min(drafter(plan_.route)->deepest(), limits_.depth), asked = std::min(plan_.depth, deepest);
+  const bool ended = static_cast<int>(chain.size()) < asked;  // its own doubt ended it
+  draft_steps_ = plan_.route == Route::kMtp ? static_cast<int>(chain.size()) + ended : asked;
+  if (controller_.pinned() || limits_.depth < kMtpDepth) return;
+  std::vector<float> value = values(drafts_.back(), merge_limits(limits_));
+  // A chain that ended because no more was asked for would have gone on falling as it did.
+  if (!ended && !chain.empty()) add_extrapolated(chain, deepest, value);
+  controller_.observe_draft(plan_.route, value);
+}
+
+const Proposal& Speculator::complete(const OtherLanes& others) {
+  limits_.others = others;
+  if (plan_.copy && !copy_.empty()) drafts_.push_back(std::move(copy_));
+  proposal_ = merge(drafts_, merge_limits(limits_));
   const int kept = controller_.cut(proposal_, limits_);
   count(proposal_, kept);
   proposal_.truncate(kept);
   return proposal_;
+}
+
+const Proposal& Speculator::propose(const Situation& situation) {
+  prepare(situation, {});
+  Speculator* self = this;
+  draft({&self, 1});
+  return complete({});
 }
 
 // Proposals made: the drafters' best chains and every alternative that runs. What was never wanted is not counted.
@@ -239,7 +271,7 @@ void Speculator::count(const Proposal& whole, int verified) {
   }
 }
 
-void Speculator::settle(const Accepted& accepted, double cycle_s) {
+void Speculator::settle(const Accepted& accepted, const CycleCost& cost) {
   ++counters_.cycles;
   counters_.verified_rows += 1 + proposal_.size();
   counters_.accepted += accepted.accepted();
@@ -256,8 +288,8 @@ void Speculator::settle(const Accepted& accepted, double cycle_s) {
   ++counters_.plans[plan];
   if (!controller_.pinned()) learn(accepted);
   controller_.observe({.context = limits_.context, .rows = 1 + proposal_.size(), .tokens = static_cast<int>(accepted.tokens().size()),
-                       .drafted = plan_.model, .route = plan_.route, .steps = draft_steps_,
-                       .draft_timed = draft_timed_, .draft_s = draft_s_, .cycle_s = cycle_s - draft_s_});
+                       .drafted = plan_.model, .route = plan_.route, .steps = draft_steps_, .draft_timed = draft_timed_,
+                       .draft_s = draft_s_, .pass = cost});
 }
 
 // Every guess whose parent the target reached was right or wrong, verified or not: the emitted tokens tell.

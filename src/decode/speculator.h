@@ -59,10 +59,16 @@ class Speculator {
   std::vector<std::byte> save();
   void restore(std::span<const TokenId> history, std::span<const std::byte> saved);
 
-  // The cycle's proposal; valid until the next one. May be empty: plain decoding.
+  // A cycle's proposal in three steps, so that the model drafts of several lanes run together: what is worth drafting, the drafts of all
+  // `lanes` that want one, and the proposal, which is valid until the next cycle and may be empty (plain decoding). `others` shares the
+  // pass; it may have become better known in between.
+  void prepare(const Situation& situation, const OtherLanes& others);
+  static void draft(std::span<Speculator* const> lanes);
+  const Proposal& complete(const OtherLanes& others);
+  // All three for one lane alone.
   const Proposal& propose(const Situation& situation);
-  // What the walk made of it. `cycle_s`: the whole cycle, the draft included.
-  void settle(const Accepted& accepted, double cycle_s);
+  // What the walk made of it.
+  void settle(const Accepted& accepted, const CycleCost& cost);
 
   const SpeculationCounters& counters() const { return counters_; }
   // Seconds of the last proposal's model draft.
@@ -72,7 +78,8 @@ class Speculator {
 
  private:
   Drafter* drafter(Route route) const;
-  void draft_with(Drafter& drafter, const DraftRequest& request, TokenRules* rules);
+  void take_draft(Draft draft, double seconds, bool timed);
+  void read_model_draft();
   void calibrate(Draft& draft) const;
   std::vector<float> values(const Draft& draft, const MergeLimits& limits) const;
   MergeLimits merge_limits(const CycleLimits& limits) const;
@@ -89,6 +96,9 @@ class Speculator {
 
   CycleLimits limits_;
   DraftPlan plan_;
+  DraftRequest request_;
+  TokenRules* rules_ = nullptr;
+  Draft copy_;                       // calibrated
   std::vector<Draft> raw_, drafts_;  // as the drafters estimate, and calibrated; the model's first
   Proposal proposal_;
   double draft_s_ = 0;

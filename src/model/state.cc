@@ -2,6 +2,7 @@
 #include "model/state.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/file.h"
@@ -14,9 +15,27 @@ View bytes_of(std::byte* data, size_t bytes) {
   return {data, DType::kU8, 1, count, count};
 }
 
+size_t page_count(int64_t slots) { return static_cast<size_t>((slots + kPageTokens - 1) / kPageTokens); }
+
+void copy_memory(Backend& backend, std::byte* from, std::byte* to, size_t bytes) {
+  if (bytes > 0) backend.copy(bytes_of(from, bytes), bytes_of(to, bytes));
+}
+void copy_page(PagePool& pool, std::byte* from, std::byte* to) { copy_memory(pool.backend(), from, to, pool.layout().page_bytes()); }
+
+void upload(Backend& backend, std::span<const std::byte> host, std::byte* to) {
+  if (!host.empty()) backend.upload(bytes_of(const_cast<std::byte*>(host.data()), host.size()), bytes_of(to, host.size()));
+}
+
+std::vector<std::byte> on_host(Backend& backend, std::byte* memory, size_t bytes) {
+  std::vector<std::byte> copy(bytes);
+  if (bytes > 0) backend.download(bytes_of(memory, bytes), bytes_of(copy.data(), bytes));
+  return copy;
+}
+
 }  // namespace
 
 std::byte* PagePool::take() {
+  CHECK(in_use_ < limit_);
   if (free_.empty()) {
     constexpr size_t kSlabBytes = 1u << 20;
     const size_t page = std::max<size_t>(layout_.page_bytes(), 64);
@@ -34,9 +53,90 @@ std::byte* PagePool::take() {
 void PagePool::give_back(std::byte* page) {
   CHECK(page != nullptr);
   CHECK(in_use_ > 0);
+  if (const auto more = more_holders_.find(page); more != more_holders_.end()) {
+    if (--more->second == 0) more_holders_.erase(more);
+    return;
+  }
   free_.push_back(page);
   --in_use_;
 }
+
+namespace {
+
+size_t recurrent_bytes_of(const ModelConfig& config) {
+  return static_cast<size_t>(config.delta_layers()) * (config.delta.state_floats() + config.delta.tail_floats()) * sizeof(float);
+}
+
+}  // namespace
+
+// ---- Checkpoints
+
+Checkpoint::~Checkpoint() {
+  for (std::byte* page : pages_) pool_.give_back(page);
+}
+
+bool Checkpoint::finite() const {
+  const std::vector<std::byte> memory = recurrent();
+  const auto* values = reinterpret_cast<const float*>(memory.data());
+  return std::all_of(values, values + memory.size() / sizeof(float), [](float v) { return std::isfinite(v); });
+}
+
+std::vector<std::byte> Checkpoint::recurrent() const { return on_host(pool_.backend(), recurrent_.data(), recurrent_.size()); }
+
+std::vector<std::byte> Checkpoint::page(size_t i) const {
+  CHECK(i < pages_.size());
+  return on_host(pool_.backend(), pages_[i], pool_.layout().page_bytes());
+}
+
+std::unique_ptr<Checkpoint> Checkpoint::from_bytes(const ModelConfig& config, PagePool& pool, int64_t length,
+                                                   std::span<const std::byte> pages, std::span<const std::byte> recurrent) {
+  const size_t page_bytes = pool.layout().page_bytes(), count = page_count(length);
+  if (length < 1 || pages.size() != count * page_bytes || recurrent.size() != recurrent_bytes_of(config)) return nullptr;
+  std::unique_ptr<Checkpoint> c(new Checkpoint(pool));
+  c->length_ = length;
+  for (size_t i = 0; i < count; ++i) {
+    c->pages_.push_back(pool.take());
+    upload(pool.backend(), pages.subspan(i * page_bytes, page_bytes), c->pages_.back());
+  }
+  c->recurrent_ = pool.backend().allocate(recurrent.size());
+  upload(pool.backend(), recurrent, c->recurrent_.data());
+  return c;
+}
+
+std::unique_ptr<Checkpoint> LaneState::checkpoint() const {
+  CHECK(pending_rows_ == 0);
+  std::unique_ptr<Checkpoint> c(new Checkpoint(pool_));
+  c->length_ = length_;
+  for (size_t i = 0; i < c->full_pages(); ++i) {
+    pool_.share(pages_[i]);
+    c->pages_.push_back(pages_[i]);
+  }
+  if (length_ % kPageTokens != 0) {
+    c->pages_.push_back(pool_.take());
+    copy_page(pool_, pages_[c->full_pages()], c->pages_.back());
+  }
+  c->recurrent_ = pool_.backend().allocate(recurrent_.size());
+  copy_memory(pool_.backend(), recurrent_.data(), c->recurrent_.data(), recurrent_.size());
+  return c;
+}
+
+void LaneState::restore(const Checkpoint& saved) {
+  CHECK(&saved.pool_ == &pool_);
+  CHECK(saved.recurrent_.size() == recurrent_.size());
+  reset();
+  for (size_t i = 0; i < saved.full_pages(); ++i) {
+    pool_.share(saved.pages_[i]);
+    pages_.push_back(saved.pages_[i]);
+  }
+  if (saved.pages_.size() > saved.full_pages()) {
+    pages_.push_back(pool_.take());
+    copy_page(pool_, saved.pages_.back(), pages_.back());
+  }
+  copy_memory(pool_.backend(), saved.recurrent_.data(), recurrent_.data(), recurrent_.size());
+  length_ = saved.length_;
+}
+
+// ---- Lanes
 
 LaneState::LaneState(const ModelConfig& config, PagePool& pool, int tape_rows)
     : config_(config), pool_(pool), tape_rows_(tape_rows) {
@@ -75,20 +175,15 @@ void LaneState::reset() {
 }
 
 void LaneState::reserve(int64_t slots) {
-  const size_t needed = static_cast<size_t>((slots + kPageTokens - 1) / kPageTokens);
+  const size_t needed = page_count(slots);
   while (pages_.size() < needed) pages_.push_back(pool_.take());
 }
 
 std::string LaneState::hash() const {
   const KvLayout& kv = pool_.layout();
-  const auto on_host = [this](const std::byte* memory, size_t bytes) {
-    std::vector<std::byte> copy(bytes);
-    if (bytes > 0) pool_.backend().download(bytes_of(const_cast<std::byte*>(memory), bytes), bytes_of(copy.data(), bytes));
-    return copy;
-  };
-  const std::vector<std::byte> recurrent = on_host(recurrent_.data(), recurrent_.size());
+  const std::vector<std::byte> recurrent = on_host(pool_.backend(), recurrent_.data(), recurrent_.size());
   std::vector<std::vector<std::byte>> pages;
-  for (int64_t slot = 0; slot < length_; slot += kPageTokens) pages.push_back(on_host(pages_[size_t(slot / kPageTokens)], kv.page_bytes()));
+  for (int64_t slot = 0; slot < length_; slot += kPageTokens) pages.push_back(on_host(pool_.backend(), pages_[size_t(slot / kPageTokens)], kv.page_bytes()));
   std::string all = std::to_string(length_) + ";";
   all.append(reinterpret_cast<const char*>(recurrent.data()), recurrent.size());
   const size_t element = kv.element_bytes();

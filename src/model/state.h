@@ -1,22 +1,30 @@
 // What a lane remembers: K/V pages, recurrent state, convolution tail, and the tape of rows not yet decided. The committed part
-// changes only through TargetModel (settled rows of a pass, and commit). It knows nothing of requests.
+// changes only through TargetModel (settled rows of a pass, and commit), and by taking over a checkpoint. It knows nothing of requests.
 #pragma once
 
+#include <limits>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "model/config.h"
 
 namespace foretoken {
 
-// Owns the K/V pages of one layout in a backend's memory; grows by slabs and keeps returned pages for reuse. Single-threaded.
+// Owns the K/V pages of one layout in a backend's memory; grows by slabs and keeps returned pages for reuse. A page may have several
+// holders (a lane and checkpoints of its prefix): whoever writes to it is the only one. Single-threaded.
 class PagePool {
  public:
   PagePool(const KvLayout& layout, Backend& backend) : layout_(layout), backend_(backend) {}
   Backend& backend() const { return backend_; }
   const KvLayout& layout() const { return layout_; }
+  // Most pages in use at once; taking more is the caller's mistake.
+  void set_limit(size_t pages) { limit_ = pages; }
+  size_t pages_free() const { return limit_ - in_use_; }
   std::byte* take();
+  // One more holder of a page in use; give_back() takes one away, and the last one's makes it free.
+  void share(std::byte* page) { ++more_holders_[page]; }
   void give_back(std::byte* page);
   size_t pages_in_use() const { return in_use_; }
   size_t allocated_bytes() const { return allocated_bytes_; }
@@ -26,7 +34,42 @@ class PagePool {
   Backend& backend_;
   std::vector<Buffer> slabs_;
   std::vector<std::byte*> free_;
+  std::unordered_map<std::byte*, uint32_t> more_holders_;  // beyond the first
   size_t in_use_ = 0, allocated_bytes_ = 0;
+  size_t limit_ = std::numeric_limits<size_t>::max();
+};
+
+// The committed memory of a lane at one length, kept apart from it: full pages are shared, the page that is not full and the recurrent
+// memory are copies. Immutable; a lane that takes it over continues with the same bits. Must not outlive its pool.
+class Checkpoint {
+ public:
+  ~Checkpoint();
+  Checkpoint(const Checkpoint&) = delete;
+  Checkpoint& operator=(const Checkpoint&) = delete;
+
+  int64_t length() const { return length_; }
+  // One per kPageTokens of the length, the copied one last.
+  std::span<std::byte* const> pages() const { return pages_; }
+  size_t full_pages() const { return static_cast<size_t>(length_ / kPageTokens); }
+  size_t recurrent_bytes() const { return recurrent_.size(); }
+  // Whether every number of the recurrent memory is finite.
+  bool finite() const;
+
+  // As host bytes: the recurrent memory, and page `i`. `from_bytes` is the way back; null when the sizes are not this model's.
+  std::vector<std::byte> recurrent() const;
+  std::vector<std::byte> page(size_t i) const;
+  static std::unique_ptr<Checkpoint> from_bytes(const ModelConfig& config, PagePool& pool, int64_t length,
+                                                std::span<const std::byte> pages, std::span<const std::byte> recurrent);
+  // Pages that a checkpoint at `length` adds to those in use.
+  static size_t new_pages(int64_t length) { return length % kPageTokens != 0 ? 1 : 0; }
+
+ private:
+  friend class LaneState;
+  explicit Checkpoint(PagePool& pool) : pool_(pool) {}
+  PagePool& pool_;
+  int64_t length_ = 0;
+  std::vector<std::byte*> pages_;
+  Buffer recurrent_;
 };
 
 class LaneState {
@@ -42,7 +85,17 @@ class LaneState {
   // Forgets everything: length 0, zero state, no pages.
   void reset();
 
+  // The committed memory as it is now. Takes Checkpoint::new_pages(length()) pages.
+  std::unique_ptr<Checkpoint> checkpoint() const;
+  // Continues from `saved`, of the same model and pool; what the lane held is forgotten. Takes as many pages.
+  void restore(const Checkpoint& saved);
+
   PageTable pages() const { return pages_; }
+  // Pages that a pass of `rows` rows would have to take.
+  size_t pages_needed(int rows) const {
+    const size_t needed = static_cast<size_t>((length_ + rows + kPageTokens - 1) / kPageTokens);
+    return needed > pages_.size() ? needed - pages_.size() : 0;
+  }
   std::span<const DeltaMemory> delta() const { return delta_; }
   int tape_rows() const { return tape_rows_; }
 

@@ -108,7 +108,7 @@ inline ToyAnswer toy_generate(const ToyTarget& target, Speculator& speculator, S
     for (const int row : accepted->rows()) path.push_back(row == 0 ? anchor : proposal.token(row - 1));
     speculator.observe({.first = static_cast<int64_t>(committed.size()), .tokens = path, .next = accepted->tokens().back()});
     committed.insert(committed.end(), path.begin(), path.end());
-    speculator.settle(*accepted, clock.seconds() - begin);
+    speculator.settle(*accepted, {.rows = 1 + proposal.size(), .seconds = clock.seconds() - begin - speculator.draft_seconds()});
     stopped = accepted->stopped();
   }
   answer.seconds = clock.seconds() - start;

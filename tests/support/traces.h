@@ -151,7 +151,7 @@ inline Replayed replay(const Trace& trace, Speculator& speculator, ScriptedClock
         [](TokenId) { return false; });
     const size_t m = accepted->tokens().size();
     speculator.observe({.first = context, .tokens = std::span<const TokenId>(trace.answer).subspan(at, m), .next = trace.answer[at + m]});
-    speculator.settle(*accepted, clock.seconds() - begin);
+    speculator.settle(*accepted, {.rows = 1 + proposal.size(), .seconds = clock.seconds() - begin - speculator.draft_seconds()});
     at += m;
     r.tokens += static_cast<int64_t>(m);
     ++r.cycles;
