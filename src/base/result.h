@@ -20,6 +20,8 @@ enum class ErrorCode : unsigned char {
   kCheckFailed,  // the requested check ran and its answer is no
   kOutOfMemory,  // memory or device memory
   kDevice,       // an absent or failing device
+  kBusy,         // a queue is full: later
+  kTimeout,      // a deadline passed
 };
 
 struct Error {
