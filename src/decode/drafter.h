@@ -52,7 +52,7 @@ class Drafter {
   virtual int deepest() const = 0;
 
   // Forgets everything. The lane holds `history` already, of which no rows are known: a window that is missing fills as new tokens
-  // commit.
+  // commit. The next call is observe() or, when the anchor follows at once, propose().
   virtual void restart(std::span<const TokenId> history) = 0;
   // Consecutive: `committed.first` is where the last one (or the history) ended.
   virtual void observe(const Committed& committed) = 0;

@@ -64,7 +64,7 @@ Status Generation::start(std::span<const TokenId> prompt, const std::function<bo
 Status Generation::step() {
   if (finished()) return {};
   CHECK(!tokens().empty());
-  sequence_->plan({});
+  sequence_->plan({}, target_.options().max_rows);
   Speculator* self = &sequence_->speculator();
   Speculator::draft({&self, 1});
   return run([this](Pass& pass) { sequence_->add_cycle(pass, {}); });

@@ -144,6 +144,7 @@ class LookupDrafter final : public Drafter {
     draft.by = Route::kCopy;
     offered_.clear();
     offered_at_ = request.position;
+    if (!history_.empty() && request.position == base_ + size() + 1) push(request.anchor);  // a lane restored just before its anchor
     if (history_.size() < static_cast<size_t>(options_.min_match) + 1) return;
     CHECK(request.position == base_ + static_cast<int64_t>(history_.size()));
     CHECK(request.anchor == history_.back());

@@ -3,6 +3,7 @@
 // Several lanes go together, step by step, in calls of one row a lane.
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "decode/controller.h"
 #include "decode/drafter.h"
@@ -62,6 +63,10 @@ class MtpDrafter final : public Drafter {
       auto* member = static_cast<MtpDrafter*>(group[i]);
       CHECK(&member->head_ == &head_);
       drafts[i].by = Route::kMtp;
+      if (!member->unpaired_.empty()) {  // a lane restored just before its anchor
+        member->hidden_ = std::exchange(member->unpaired_, {});
+        member->inputs_.push_back(text_row(requests[i].anchor, member->true_end_));
+      }
       if (member->inputs_.empty()) continue;
       CHECK(requests[i].position == member->true_end_ + member->backlog() + 1);
       walks_.push_back({.drafter = member, .request = &requests[i], .draft = &drafts[i], .path = {}, .leaves = {}});

@@ -50,7 +50,7 @@ int64_t Sequence::decided_end() const { return static_cast<int64_t>(known_.size(
 
 int64_t Sequence::decided_rows() const { return decided_end() - (lane_ != nullptr ? lane_->length() : 0); }
 
-void Sequence::add_decided(Pass& pass, int rows) {
+void Sequence::add_decided(Pass& pass, int rows, int64_t whole_at) {
   CHECK(rows >= 1);
   CHECK(rows <= decided_rows());
   const int64_t first = lane_->length();
@@ -59,15 +59,16 @@ void Sequence::add_decided(Pass& pass, int rows) {
   const bool first_token = tokens().empty() && rows == decided_rows();
   share_ = pass.add(*lane_, inputs_, rows, {}, first_token ? Pass::Logits::kLast : Pass::Logits::kNone, speculator_.tap_layers());
   cycle_ = false;
+  whole_at_ = std::min(whole_at, decided_end());
 }
 
-void Sequence::plan(const OtherLanes& others) {
+void Sequence::plan(const OtherLanes& others, int most_rows) {
   CHECK(!finished());
   CHECK(decided_rows() == 0);
   const TimePoint begin = clock_.now();
   speculator_.prepare({.context = lane_->length(), .anchor = known_.back(),
                        .budget = options_.max_tokens - static_cast<int64_t>(tokens().size()),
-                       .max_nodes = lane_->tape_rows() - 1, .sampling = &options_.sampling, .counts = &counts_,
+                       .max_nodes = std::min(lane_->tape_rows(), most_rows) - 1, .sampling = &options_.sampling, .counts = &counts_,
                        .rules = options_.rules}, others);
   drafted_s_ = seconds_between(begin, clock_.now());
 }
@@ -132,7 +133,7 @@ void Sequence::observe(const ForwardResult& result, int64_t first, std::span<con
   // A sequence that failed or ended with its prompt has no next token to learn from.
   if (end >= known_.size()) return;
   speculator_.observe({.first = first, .tokens = known().subspan(static_cast<size_t>(first), in_pass.size()), .next = known_[end],
-                       .rows = in_pass, .hidden = result.hidden, .taps = result.taps, .upcoming = decided_rows()});
+                       .rows = in_pass, .hidden = result.hidden, .taps = result.taps, .upcoming = cycle_ ? 0 : std::max<int64_t>(0, whole_at_ - lane_->length())});
 }
 
 Result<Accepted> Sequence::walk(const ForwardResult& result) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -54,15 +55,22 @@ class Sequence {
   // length; may be empty. Tokens that the lane does not hold yet are decided rows.
   void attach(LaneState& lane, std::span<const std::byte> drafts = {});
   void detach() { lane_ = nullptr; }
+  // Of an ended sequence, for the next one.
+  std::vector<std::unique_ptr<Drafter>> release_drafters() { return speculator_.release_drafters(); }
   LaneState* lane() const { return lane_; }
   std::vector<std::byte> save_drafts() { return speculator_.save(); }
 
   // ---- Decided rows: the prompt, and what a lane that was given back lacks. While there are any, no cycle can run.
   int64_t decided_rows() const;
-  void add_decided(Pass& pass, int rows);
+  // The next `rows` of them. `whole_at`: the length at which the drafters' memories will next be needed whole (a checkpoint); rows that
+  // are out of their sight there, and behind, need not be worked in.
+  void add_decided(Pass& pass, int rows, int64_t whole_at = std::numeric_limits<int64_t>::max());
+  // Most tokens that a lane to attach may hold: the answer's first token needs the last prompt row computed.
+  int64_t restorable() const { return decided_end() - (tokens().empty() ? 1 : 0); }
 
   // ---- A decode cycle: plan, draft (Speculator::draft, for all lanes of the pass together), add_cycle, the pass, settle.
-  void plan(const OtherLanes& others);
+  // `most_rows`: of this sequence in the pass.
+  void plan(const OtherLanes& others, int most_rows);
   Speculator& speculator() { return speculator_; }
   void add_cycle(Pass& pass, const OtherLanes& others);
   // Rows of the last cycle and tokens a cycle has brought of late: what other lanes reckon with.
@@ -130,6 +138,7 @@ class Sequence {
   double drafted_s_ = 0;
   std::vector<RowInput> inputs_;
   std::vector<int> rows_;
+  int64_t whole_at_ = 0;
 };
 
 }  // namespace foretoken

@@ -71,6 +71,20 @@ void add_extrapolated(std::span<const float> chain, int depth, std::vector<float
 
 }  // namespace
 
+void SpeculationCounters::add(const SpeculationCounters& other) {
+  cycles += other.cycles;
+  drafted += other.drafted;
+  verified_rows += other.verified_rows;
+  accepted += other.accepted;
+  for (size_t r = 0; r < by_drafter.size(); ++r) {
+    by_drafter[r].cycles += other.by_drafter[r].cycles;
+    by_drafter[r].drafted += other.by_drafter[r].drafted;
+    by_drafter[r].verified += other.by_drafter[r].verified;
+    by_drafter[r].accepted += other.by_drafter[r].accepted;
+  }
+  for (const auto& [plan, count] : other.plans) plans[plan] += count;
+}
+
 Speculator::Speculator(std::vector<std::unique_ptr<Drafter>> drafters, const SpeculationOptions& options, SpeculationMemory* memory,
                        const Clock& clock)
     : drafters_(std::move(drafters)), options_(options), own_memory_(memory ? nullptr : std::make_unique<SpeculationMemory>()),

@@ -28,6 +28,7 @@ struct SpeculationCounters {
   std::array<Of, kRoutes> by_drafter{};
   std::map<std::string, int64_t> plans;  // cycles by plan: "plain", "copy", "mtp", "dflash", "dflash tree", ...
 
+  void add(const SpeculationCounters& other);
   const Of& of(Route route) const { return by_drafter[static_cast<size_t>(route)]; }
   double tokens_per_cycle() const { return cycles > 0 ? static_cast<double>(accepted + cycles) / static_cast<double>(cycles) : 0; }
 };
@@ -48,6 +49,9 @@ class Speculator {
   // `clock` must outlive it, and `memory` too (null: what is learnt ends with this object).
   Speculator(std::vector<std::unique_ptr<Drafter>> drafters, const SpeculationOptions& options, SpeculationMemory* memory,
              const Clock& clock);
+
+  // Gives the drafters away; nothing can be proposed after that.
+  std::vector<std::unique_ptr<Drafter>> release_drafters() { return std::move(drafters_); }
 
   bool needs_hidden() const { return needs_hidden_; }
   std::span<const int> tap_layers() const { return tap_layers_; }

@@ -76,7 +76,7 @@ class Engine {
     Job* job = nullptr;
   };
 
-  void end_overdue(TimePoint now);
+  void end_early(TimePoint now);
   void poll_disk();
   void admit();
   bool wants_disk(Job& job, int64_t cached);

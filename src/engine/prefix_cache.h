@@ -39,16 +39,15 @@ class PrefixCache {
     int64_t length = 0;                      // tokens of the checkpoint
     int64_t shared = 0;                      // leading tokens that some entry's have in common with these, checkpoint or not
   };
-  // The longest checkpoint of at most `at_most` tokens, all equal to the first of `tokens`. Valid until the next call of publish or evict.
+  // The longest checkpoint of at most `at_most` tokens, all equal to the first of `tokens`; it is now the most recent, and counts as a
+  // hit. Valid until the next call of publish or evict.
   Match lookup(std::span<const TokenId> tokens, int64_t at_most);
-  // The same without statistics and without making it recent.
+  // The same without a trace.
   Match peek(std::span<const TokenId> tokens, int64_t at_most) const;
-  // Made use of: it is recent, and counts as a hit.
-  void restored(const Match& match);
   bool contains(std::span<const TokenId> tokens) const;
 
-  // Takes the checkpoint of exactly `tokens`; what does not fit the limit, or is not finite, is dropped and counted.
-  // The checkpoint that is now in the cache, or null.
+  // Takes the checkpoint of exactly `tokens`, and returns the one that the cache now holds of them. What is not finite, or does not fit
+  // the limit when everything else is gone, is dropped and counted: null.
   const Checkpoint* publish(std::span<const TokenId> tokens, std::unique_ptr<Checkpoint> checkpoint, std::vector<std::byte> drafts);
   // Drops the entry that was used longest ago. False when there is none.
   bool evict();
@@ -61,8 +60,8 @@ class PrefixCache {
   struct Node;
   struct Entry;
   struct Walk {
-    const Node* node;       // deepest node on the path
-    int64_t length = 0;     // tokens to it
+    const Node* node = nullptr;  // deepest on the path
+    int64_t length = 0;          // tokens to it
     int64_t shared = 0;
     Entry* best = nullptr;
   };

@@ -1,6 +1,7 @@
 // Scheduler: who gets a lane, and what the next pass does. Pure: it sees counts and times, no tensors and no tokens.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>

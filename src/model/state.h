@@ -96,6 +96,8 @@ class LaneState {
     const size_t needed = static_cast<size_t>((length_ + rows + kPageTokens - 1) / kPageTokens);
     return needed > pages_.size() ? needed - pages_.size() : 0;
   }
+  // Takes the pages that a pass of `rows` rows needs, so that the pool cannot run out under it.
+  void reserve_rows(int rows) { reserve(length_ + rows); }
   std::span<const DeltaMemory> delta() const { return delta_; }
   int tape_rows() const { return tape_rows_; }
 

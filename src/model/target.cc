@@ -19,6 +19,7 @@ std::unique_ptr<LaneState> TargetModel::make_lane() {
 ForwardResult TargetModel::forward(const Batch& batch, std::span<LaneState* const> lanes, std::span<const int> tap_layers) {
   prepare(batch, lanes, tap_layers);
   const int64_t rows = static_cast<int64_t>(batch.inputs.size());
+  rows_run_ += batch.inputs.size();
   const int hidden = config_.hidden;
   const View x = x_.rows(rows, hidden), h = h_.rows(rows, hidden), mixed = mixed_.rows(rows, hidden);
   const View taps = taps_.rows(rows, static_cast<int64_t>(tap_layers.size()) * hidden);

@@ -35,6 +35,8 @@ class TargetModel {
   PagePool& pages() { return pages_; }
 
   std::unique_ptr<LaneState> make_lane();
+  // Rows that forward() has run since the model was made.
+  uint64_t rows_run() const { return rows_run_; }
 
   // Computes `batch`; lanes[i] belongs to batch.lanes[i] and its length must equal that entry's prefix. Committed state is not
   // changed, except that settled rows advance the recurrent state (they become part of the sequence with `commit`, which must
@@ -55,6 +57,7 @@ class TargetModel {
   Backend& backend_;
   TargetOptions options_;
   PagePool pages_;
+  uint64_t rows_run_ = 0;
 
   AttentionMixer attention_mixer_;
   Scratch x_{backend_}, h_{backend_}, mixed_{backend_}, packed_{backend_}, conv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, last_{backend_}, logits_{backend_}, taps_{backend_};
