@@ -120,6 +120,11 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
   return m;
 }
 
+Status LoadedModel::reload_weights() {
+  ASSIGN_OR_RETURN(weights_, Weights::load(bundle(), config_, *backend_, {}, packed_cache_.get()));
+  return {};
+}
+
 Speculation LoadedModel::speculation(std::span<const Route> routes) {
   if (!drafts_) return {};
   return {.drafters = drafts_->make(routes), .options = speculation_, .memory = &drafts_->memory()};

@@ -41,6 +41,11 @@ class LoadedModel {
   TargetModel& target() { return *target_; }
   double load_seconds() const { return load_seconds_; }
   DraftModels* drafts() { return drafts_.get(); }  // null when loaded without flags
+  // Gives the target's weights back to the system; what refers to the model stays valid, but nothing may run until reload_weights(). Lanes,
+  // cached prefixes and what speculation has learnt are untouched; the drafters' weights stay.
+  void release_weights() { weights_ = {}; }
+  Status reload_weights();
+  bool has_weights() const { return weights_.head != nullptr; }
   // What drafts for one generation: all that the flags allowed, or the `routes` given.
   Speculation speculation(std::span<const Route> routes = {});
   // The tokenizer, or a sentence saying what is missing.

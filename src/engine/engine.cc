@@ -62,7 +62,7 @@ Engine::Engine(TargetModel& target, DraftModels* drafts, const EngineOptions& op
   CHECK(limit >= static_cast<size_t>(pages_of(options.max_context + kMaxNodes + 1)));
   target.pages().set_limit(limit);
   cache_ = std::make_unique<PrefixCache>(options.cache, target.pages());
-  for (int i = 0; i < options.lanes; ++i) lanes_.push_back({.state = target.make_lane(), .job = nullptr});
+  lanes_.resize(static_cast<size_t>(options.lanes));
   totals_.pages_limit = limit;
 }
 
@@ -235,6 +235,7 @@ bool Engine::hold_for_producer(const Job& job, int64_t cached) {
 
 void Engine::place(Job& job, Lane& lane) {
   const TimePoint now = clock_.now();
+  if (lane.state == nullptr) lane.state = target_.make_lane();
   LaneState& state = *lane.state;
   CHECK(state.length() == 0);
   Sequence& sequence = *job.sequence;
@@ -514,6 +515,12 @@ void Engine::release(Job& job) {
 
 void Engine::drop_ended() {
   std::erase_if(jobs_, [](const auto& job) { return job->phase == Job::Phase::kEnded; });
+}
+
+void Engine::release_lanes() {
+  CHECK(idle());
+  for (Lane& lane : lanes_) lane.state.reset();
+  spare_drafters_.clear();
 }
 
 Engine::Job* Engine::find(RequestId id) {

@@ -62,6 +62,9 @@ class Engine {
   // Earliest deadline of a request, for a caller that sleeps.
   std::optional<TimePoint> next_deadline() const;
 
+  // Gives the lanes' memory back to the system, and the drafters'; the next request takes it anew. Cached prefixes stay. Only while idle.
+  void release_lanes();
+
   EngineStatus status() const;
   PrefixCache& cache() { return *cache_; }
 
@@ -72,7 +75,7 @@ class Engine {
  private:
   struct Job;
   struct Lane {
-    std::unique_ptr<LaneState> state;
+    std::unique_ptr<LaneState> state;  // made when the lane is first used
     Job* job = nullptr;
   };
 

@@ -250,6 +250,22 @@ TEST(Engine, CancelsAndDeadlines) {
   EXPECT_EQ(bench.heard[last].tokens, rig.plain(text_like(90, 11), 10).tokens);
 }
 
+// Between two requests everything but the cached prefixes goes, the weights too, and comes back: the second one is restored all the same.
+TEST(Engine, ReleasedWhileIdle) {
+  EngineRig& rig = EngineRig::embedded("mtp");
+  EngineBench bench(rig, {.lanes = 2, .max_context = 300});
+  const Ids prompt = text_like(100, 71);
+  const EngineRig::Plain& plain = rig.plain(prompt, 12);
+  EXPECT_EQ(bench.answer({.prompt = prompt, .max_tokens = 12}).tokens, plain.tokens);
+  bench.engine->release_lanes();
+  test::TestModel& m = *rig.model;
+  m.weights = {};
+  m.weights = test::value_or_throw(Weights::load(m.bundle, m.config, *m.backend));
+  const Heard& again = bench.answer({.prompt = prompt, .max_tokens = 12});
+  EXPECT_EQ(again.tokens, plain.tokens);
+  EXPECT_EQ(again.result->cached_tokens, 96);
+}
+
 // Requests that cannot run are refused in one sentence; a full queue says so.
 TEST(Engine, Refusals) {
   EngineRig& rig = EngineRig::embedded();
