@@ -9,6 +9,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <ctime>
@@ -49,7 +50,10 @@ int open_retrying(const Path& path, int flags, mode_t mode = 0) {
   return fd;
 }
 
-int64_t nanoseconds(const timespec& t) { return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec; }
+// Times that 64 bits of nanoseconds do not hold are the last they hold.
+int64_t nanoseconds(const timespec& t) {
+  return std::clamp<int64_t>(t.tv_sec, 0, 9'000'000'000) * 1'000'000'000 + t.tv_nsec;
+}
 
 class PosixReader final : public DiskFiles::Reader {
  public:

@@ -5,19 +5,10 @@
 #include <functional>
 
 #include "decode/speculator.h"
+#include "support/scripted_clock.h"
 #include "support/toy_target.h"
 
 namespace foretoken::test {
-
-class ScriptedClock final : public Clock {
- public:
-  TimePoint now() const override { return TimePoint(std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(seconds_))); }
-  void advance(double seconds) { seconds_ += seconds; }
-  double seconds() const { return seconds_; }
-
- private:
-  double seconds_ = 0;
-};
 
 // Guesses through a function of the sequence so far (the anchor last). `seconds`: what one draft takes on the scripted clock.
 class ScriptedDrafter final : public Drafter {
