@@ -1,6 +1,8 @@
 // A disk tier over simulated files and time, for tests: opened, closed and opened again, with toy entries whose bytes are known.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include "support/simulated_files.h"
 #include "support/toy_entries.h"
 

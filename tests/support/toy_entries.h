@@ -2,8 +2,6 @@
 // from all tokens. Slots beyond the end hold rubbish that depends on the length, as a real page does.
 #pragma once
 
-#include <gtest/gtest.h>
-
 #include <algorithm>
 #include <random>
 #include <vector>
