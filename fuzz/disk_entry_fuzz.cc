@@ -120,6 +120,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto tokens = tokens_of(file, header);
   const auto match = folder.find(tokens, header.length);
   if (!match) return 0;
+  folder.pin(match->entry);
   const DiskLoad load = folder.load(match->entry, tokens);
   if (load.fault) return 0;
   const auto same = [](const Buffer& buffer, std::span<const std::byte> bytes) {

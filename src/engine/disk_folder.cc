@@ -273,13 +273,19 @@ std::optional<DiskMatch> DiskFolder::find(std::span<const TokenId> prompt, int64
                    .host_bytes = pages + node->state_bytes + node->drafter_bytes + static_cast<uint64_t>(node->length) * sizeof(TokenId)};
 }
 
-DiskFolder::Place DiskFolder::place(std::span<const TokenId> tokens) const {
+DiskFolder::Place DiskFolder::place(std::span<const TokenId> tokens) {
   Place place;
   const std::lock_guard guard(mutex_);
   const auto length = static_cast<int64_t>(tokens.size());
   const DiskIndex::Node* node = index_.longest(tokens, length, DiskIndex::Include::kStoredAndQueued);
-  if (node && node->length == length) return {.taken = true};
-  if (node) place.parent = node->id, place.parent_length = node->length;
+  if (node && node->length == length) {
+    index_.touch(node->id, next_use_ns(index_.chain(node->id).size()));
+    return {.taken = true};
+  }
+  if (node) {
+    place.parent = node->id;
+    place.parent_length = node->length;
+  }
   place.hashes = DiskIndex::hashes_of(tokens);
   return place;
 }

@@ -49,7 +49,7 @@ class DiskFolder {
     int64_t parent_length = 0;
     DiskIndex::Hashes hashes;
   };
-  Place place(std::span<const TokenId> tokens) const;
+  Place place(std::span<const TokenId> tokens);  // an equal entry counts as used
   // Puts a queued entry there: found by later entries as a parent, not by prompts. Zero when its parent went meanwhile.
   DiskIndex::Id reserve(const Place& place, int64_t length, uint64_t state_bytes, uint64_t drafter_bytes);
   void forget(DiskIndex::Id id);  // a queued entry that will not be written
@@ -61,7 +61,9 @@ class DiskFolder {
   };
   Written write(const PendingEntry& entry);
 
-  // Reads an entry whose tokens are those of `prompt`, and checks all of it.
+  // Keeps an entry from eviction until it was loaded as often as this was called.
+  void pin(DiskIndex::Id id);
+  // Reads an entry that was pinned, whose tokens are those of `prompt`, and checks all of it.
   DiskLoad load(DiskIndex::Id id, std::span<const TokenId> prompt);
   void discard(DiskIndex::Id id);
 

@@ -23,6 +23,11 @@ bool allocate(DiskEntry& entry, const DiskIndex::Node& leaf, uint64_t page_bytes
 
 }  // namespace
 
+void DiskFolder::pin(DiskIndex::Id id) {
+  const std::lock_guard guard(mutex_);
+  index_.pin(id);
+}
+
 DiskLoad DiskFolder::load(DiskIndex::Id id, std::span<const TokenId> prompt) {
   const TimePoint begin = clock_.now();
   DiskLoad load;
@@ -35,7 +40,6 @@ DiskLoad DiskFolder::load(DiskIndex::Id id, std::span<const TokenId> prompt) {
       load.fault = DiskFault::kGone;
       return load;
     }
-    index_.pin(id);
   }
   CHECK(prompt.size() >= static_cast<size_t>(chain.back().length));
   const auto fault = read_chain(chain, prompt, load.entry);

@@ -140,7 +140,9 @@ void DiskIndex::touch(Id id, int64_t now_ns) {
   for (auto node = nodes_.find(id); node != nodes_.end(); node = nodes_.find(node->second.parent)) node->second.last_used_ns = now_ns++;
 }
 
-void DiskIndex::pin(Id id) { ++at(id).pins; }
+void DiskIndex::pin(Id id) {
+  if (const auto node = nodes_.find(id); node != nodes_.end()) ++node->second.pins;
+}
 
 void DiskIndex::unpin(Id id) {
   if (const auto node = nodes_.find(id); node != nodes_.end()) --node->second.pins;

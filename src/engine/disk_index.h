@@ -50,8 +50,9 @@ class DiskIndex {
 
   // Marks `id` and its ancestors as used, a nanosecond apart and the first ancestor last.
   void touch(Id id, int64_t now_ns);
+  // What is pinned is no leaf to evict. Both do nothing for an entry that is not there.
   void pin(Id id);
-  void unpin(Id id);  // also of one that was removed meanwhile
+  void unpin(Id id);
   // The stored entry that nothing continues, that no load reads, and that was used least recently.
   const Node* oldest_leaf() const;
 

@@ -292,6 +292,7 @@ DiskLoadId DiskTier::begin_load(const DiskMatch& match, std::span<const TokenId>
   CHECK(static_cast<int64_t>(prompt.size()) >= match.tokens);
   const auto tokens = prompt.first(static_cast<size_t>(match.tokens));
   const std::lock_guard guard(state_->mutex);
+  state_->folder.pin(match.entry);
   const DiskLoadId id = ++state_->last_load;
   state_->loads.push_back({id, match.entry, {tokens.begin(), tokens.end()}});
   state_->load_wanted.notify_one();

@@ -101,13 +101,13 @@ class DiskTier {
   // load finds out). Microseconds: reads no file.
   std::optional<DiskMatch> find(std::span<const TokenId> prompt, int64_t at_most);
 
-  // Reads an entry in the background; a later poll() returns it. `prompt` holds at least match.tokens tokens.
+  // Reads an entry in the background, and keeps it from eviction meanwhile; a later poll() returns it. `prompt` holds at least match.tokens tokens.
   DiskLoadId begin_load(const DiskMatch& match, std::span<const TokenId> prompt);
   std::vector<DiskLoad> poll();
   // The same at once; other loads that finish meanwhile stay for poll().
   DiskLoad load(const DiskMatch& match, std::span<const TokenId> prompt);
 
-  // Removes an entry that the caller finds unusable, with all that continue it.
+  // Removes an entry that the caller finds unusable, with all that continue it, at once.
   void discard(uint64_t entry);
 
   void flush();       // returns when nothing is queued any more

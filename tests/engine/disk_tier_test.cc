@@ -197,6 +197,36 @@ TEST(DiskTier, EvictsTheLeastRecentlyUsedLeafFirst) {
   EXPECT_EQ(tier->statistics().evicted, 3u);
 }
 
+TEST(DiskTier, WhatIsWantedOrStoredAgainStays) {
+  DiskWorld world;
+  world.options.limit_bytes = 2 * kEntryBytes;
+  auto tier = world.open();
+  const Tokens a = random_tokens(1, 80), b = random_tokens(2, 80), c = random_tokens(3, 80);
+  for (const Tokens& tokens : {a, b}) ASSERT_TRUE(world.add(*tier, tokens));
+  EXPECT_FALSE(world.add(*tier, a)) << "is there, and is used now";
+  const auto match = tier->find(b, 80);
+  const DiskLoadId id = tier->begin_load(*match, b);
+  ASSERT_TRUE(world.add(*tier, c));  // b is older, but on its way
+  EXPECT_FALSE(tier->find(a, 80));
+  const auto done = tier->poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].id, id);
+  EXPECT_TRUE(ToyEntry(b).is(done[0].entry));
+  ASSERT_EQ(restored(*tier, c), 80);
+  ASSERT_TRUE(world.add(*tier, a)) << "what was loaded may go again";
+  EXPECT_FALSE(tier->find(b, 80));
+}
+
+TEST(DiskTier, AnEntryStoredAgainIsRecent) {
+  DiskWorld world;
+  world.options.limit_bytes = 2 * kEntryBytes;
+  auto tier = world.open();
+  for (uint64_t seed : {1, 2, 1}) world.add(*tier, random_tokens(seed, 80));
+  ASSERT_TRUE(world.add(*tier, random_tokens(3, 80)));
+  EXPECT_TRUE(tier->find(random_tokens(1, 80), 80));
+  EXPECT_FALSE(tier->find(random_tokens(2, 80), 80));
+}
+
 TEST(DiskTier, AnEntryLargerThanItsRoomIsNotStored) {
   DiskWorld world;
   world.options.limit_bytes = 2 * kEntryBytes - 1;
