@@ -267,7 +267,39 @@ def detokenizer():
         yield f"mix_{i}", stops + b"\n" + b"".join(rng.choice(parts) for _ in range(rng.randint(0, 12)))
 
 
-FUZZERS = {"tokenizer_json": tokenizer_json, "chat_template": chat_template, "detokenizer": detokenizer, "pretokenizer": pretokenizer}
+def output_parser():
+    call = "<tool_call>\n<function=f>\n<parameter=s>\nOslo\n</parameter>\n<parameter=i>\n3\n</parameter>\n</function>\n</tool_call>"
+    json_call = '<tool_call>\n{"name": "f", "arguments": {"s": "}</tool_call>\\"", "i": [1]}}\n</tool_call>'
+    for name, text in {
+        "call": "text\n\n" + call,
+        "calls": call + "\n" + call + "\n",
+        "json": json_call + json_call,
+        "json_text": '<tool_call>{"name": "f", "arguments": "{\\"s\\": null}"}</tool_call>',
+        "json_list": '<tool_call>{"name": "f", "arguments": [1]}</tool_call>',
+        "json_broken": '<tool_call>{"name": "f\n"}</tool_call>' + call,
+        "json_open": '<tool_call>{"name": "f", "arguments": {"s": "x',
+        "json_none": '<tool_call>{"x": 1} </tool_call>',
+        "reasoning": "\x01\nwhy " + call + "\n\x02\n\n" + call,
+        "marks": "a\x02b\x01c\x02d\x01e",
+        "values": "".join(
+            f"<tool_call><function=f><parameter={key}>{value}</parameter></function></tool_call>"
+            for key, value in [("i", "7"), ("i", "x"), ("i", "7.5"), ("n", "1e3"), ("b", "True"), ("b", "false"), ("z", "None"), ("z", "null"), ("a", "[1, {}]"), ("o", "{"), ("?", "5"), ("s", '\\"\t\x1b')]
+        ),
+        "tags_in_value": "<tool_call><function=f><parameter=s>\n</parameter> <parameter=\n</function></parameter></function>",
+        "unfinished": "<tool_call><function=f><parameter=s>\nOslo\n</para",
+        "unfinished_tag": "<tool_call><function=f><parameter=s>\nOslo\n</parameter>\n</fun",
+        "text_inside": "<tool_call><function=f>no<parameter=s>",
+        "two_functions": "<tool_call><function=f></function><function=g></function></tool_call> end",
+        "not_a_call": "<tool_call> no </tool_call> <tool_cal <tool_call><function=\n>",
+        "characters": "é€😀\x01é\x02€<tool_call><function=é><parameter=€>😀</parameter></function>",
+        "blanks": "<tool_call>" + " " * 40 + "<function=f>\n\n<parameter=s>x</parameter>" + "\n" * 300 + "</function>",
+    }.items():
+        for flags in (0, 3, 7):
+            yield f"{name}_{flags}", bytes([flags]) + text.encode()
+    yield "bytes_0", b"\x00a\xff\xe2\x98<tool_call><function=\xc3><parameter=\xf0\x9f>\xed\xa0\x80</parameter></function>"
+
+
+FUZZERS = {"tokenizer_json": tokenizer_json, "chat_template": chat_template, "detokenizer": detokenizer, "pretokenizer": pretokenizer, "output_parser": output_parser}
 
 
 def main():
