@@ -315,7 +315,7 @@ Engine::Job* Engine::victim(const Job* needy) {
 
 // Gives the lane back. What it held goes to the cache, as far as there is room, and is found there when the request has a lane again.
 void Engine::suspend(Job& job) {
-  publish(job);
+  publish(job, true);
   job.sequence->detach();
   job.lane->state->reset();
   job.lane->job = nullptr;
@@ -457,10 +457,12 @@ void Engine::capture(Job& job) {
     wanted |= job.captures.front() == length;
     job.captures.erase(job.captures.begin());
   }
-  if (wanted) publish(job);
+  // The disk is spared what the answer's end will supersede, and stepping stones inside a prompt.
+  const bool passing = length == job.result.prompt_tokens || length % options_.cache.checkpoint_every == 0 || !job.sequence->tokens().empty();
+  if (wanted) publish(job, !passing);
 }
 
-void Engine::publish(Job& job) {
+void Engine::publish(Job& job, bool to_disk) {
   const LaneState& state = *job.lane->state;
   const int64_t length = state.length();
   if (!options_.cache.enabled || length == 0) return;
@@ -468,7 +470,7 @@ void Engine::publish(Job& job) {
   const auto tokens = job.known().first(static_cast<size_t>(length));
   if (!evict_for(Checkpoint::new_pages(length))) return;
   const Checkpoint* published = cache_->publish(tokens, state.checkpoint(), job.sequence->save_drafts());
-  if (published == nullptr || disk_ == nullptr) return;
+  if (published == nullptr || disk_ == nullptr || !to_disk) return;
   const std::vector<std::byte> recurrent = published->recurrent();
   const PrefixCache::Match match = cache_->peek(tokens, length);
   disk_->store({.tokens = tokens,
@@ -497,7 +499,7 @@ void Engine::finish(Job& job, std::optional<Error> error) {
   ++(r.error ? totals_.failed : r.reason == FinishReason::kCancelled ? totals_.cancelled : totals_.finished);
   totals_.speculation.add(r.counters);
   if (job.request.events) job.request.events({.kind = RequestEvent::Kind::kFinished, .id = job.id, .sequence = job.sequence.get(), .result = &r});
-  if (kept) publish(job);
+  if (kept) publish(job, true);
   release(job);
 }
 

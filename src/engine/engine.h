@@ -95,7 +95,7 @@ class Engine {
   void settle(std::span<Job* const> jobs, const ForwardResult& result, double forward_s);
   void report_tokens(Job& job);
   void capture(Job& job);
-  void publish(Job& job);
+  void publish(Job& job, bool to_disk);
   void finish(Job& job, std::optional<Error> error);
   void release(Job& job);
   Job* find(RequestId id);
