@@ -113,7 +113,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
     ASSIGN_OR_RETURN(m->speculation_.verify, parse_verify_mode(flags->verify));
     m->speculation_.width = flags->width;
     m->speculation_.live_threshold = static_cast<float>(flags->live_threshold);
-    m->drafts_ = DraftModels::load(m->bundle(), m->config_, m->weights_, *m->backend_, settings, options.kv(), target.max_rows);
+    m->drafts_ = DraftModels::load(m->bundle(), m->config_, m->weights_, *m->backend_, settings, options.kv(), target.max_rows,
+                                   m->packed_cache_.get());
     for (const std::string& note : m->drafts_->resolution().notes) log_info(options, "note: " + note);
   }
   m->load_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -37,24 +37,23 @@ fs::path PackedCache::path_of(const std::string& content, const PackedKey& key) 
   return options_.folder / fmt::format("{}-{}-{}{}", content, key.set, key.backend, kPackedSuffix);
 }
 
-const std::string& PackedCache::content_of(const Bundle& bundle) {
+std::string PackedCache::content_of(const Bundle& bundle) {
   std::vector<FileIdentity> files = identities(bundle);
-  if (&bundle == content_bundle_ && files == content_files_) return content_;
-  if (auto known = remembered_content(bundle, memory_folder(options_.folder))) {
-    content_ = *std::move(known);
-  } else {
+  for (const Known& known : known_)
+    if (known.bundle == &bundle && known.files == files) return known.content;
+  auto content = remembered_content(bundle, memory_folder(options_.folder));
+  if (!content) {
     ThreadPool pool(options_.threads > 0 ? options_.threads : usable_processors());
-    content_ = content_checksum(bundle, pool);
-    remember_content(bundle, memory_folder(options_.folder), content_, options_.settled);
+    content = content_checksum(bundle, pool);
+    remember_content(bundle, memory_folder(options_.folder), *content, options_.settled);
   }
-  content_bundle_ = &bundle;
-  content_files_ = std::move(files);
-  return content_;
+  known_.push_back({&bundle, std::move(files), *content});
+  return *std::move(content);
 }
 
 std::optional<PackedFile> PackedCache::find(const Bundle& bundle, const PackedKey& key) {
   if (!serves(bundle)) return std::nullopt;
-  const std::string& content = content_of(bundle);
+  const std::string content = content_of(bundle);
   const fs::path path = path_of(content, key);
   std::error_code ignored;
   if (!fs::exists(fs::symlink_status(path, ignored))) return std::nullopt;
@@ -108,9 +107,8 @@ void PackedCache::warn(const std::string& what) {
   if (!std::exchange(warned_, true)) options_.note("note: packed weights are not kept for the next load: " + what);
 }
 
-std::optional<PackedFileWriter> PackedCache::start(const Bundle& bundle, const PackedKey& key) {
+std::optional<PackedFileWriter> PackedCache::start(const Bundle& bundle, const PackedKey& key, uint64_t expected) {
   if (!serves(bundle)) return std::nullopt;
-  const uint64_t expected = bundle.tensor_bytes();  // packing changes sizes by a few percent at most
   std::error_code error;
   fs::create_directories(options_.folder, error);
   if (!error && fs::is_empty(options_.folder, error)) fs::permissions(options_.folder, fs::perms::owner_all, error);
@@ -122,7 +120,7 @@ std::optional<PackedFileWriter> PackedCache::start(const Bundle& bundle, const P
   if (space.available / 2 < expected)
     return warn(fmt::format("{} has {} MiB left, less than twice what they take", options_.folder.string(), space.available >> 20)),
            std::nullopt;
-  const std::string& content = content_of(bundle);
+  const std::string content = content_of(bundle);
   auto writer = PackedFileWriter::create(path_of(content, key), key_text(content, key));
   if (!writer) return warn(writer.error().message), std::nullopt;
   return *std::move(writer);
@@ -132,8 +130,9 @@ void PackedCache::publish(const Bundle& bundle, PackedFileWriter writer) {
   if (!unchanged_since_opening(bundle)) return warn("the bundle's files changed while they were loaded");
   if (const Status finished = writer.finish(); !finished) return warn(finished.error().message);
   if (!make_room(writer.file_bytes())) return warn("they take more than --packed-cache allows");
-  options_.note(fmt::format("note: packed weights are kept in {} ({} MiB) for faster loads; --packed-cache off keeps none",
-                            options_.folder.string(), writer.file_bytes() >> 20));
+  if (!std::exchange(told_, true))
+    options_.note(fmt::format("note: packed weights are kept in {} ({} MiB so far) for faster loads; --packed-cache off keeps none",
+                              options_.folder.string(), writer.file_bytes() >> 20));
   publishing_.emplace_back([this, writer = std::move(writer)]() mutable {
     if (const Status published = writer.publish(); !published) warn(published.error().message);
   });

@@ -45,8 +45,8 @@ class PackedCache {
   bool serves(const Bundle& bundle) const;
   // The file that holds these matrices, every byte of it checked. What should answer and does not is removed.
   std::optional<PackedFile> find(const Bundle& bundle, const PackedKey& key);
-  // A file to add these matrices to, unless the disk or the limit forbids it.
-  std::optional<PackedFileWriter> start(const Bundle& bundle, const PackedKey& key);
+  // A file to add these matrices to, `expected_bytes` about, unless the disk or the limit forbids it.
+  std::optional<PackedFileWriter> start(const Bundle& bundle, const PackedKey& key, uint64_t expected_bytes);
   // Takes a file to which all matrices were added; it appears when the disk has it. Not when the bundle's files were changed meanwhile.
   void publish(const Bundle& bundle, PackedFileWriter writer);
   // A file that was started is not finished, because of `error`.
@@ -60,15 +60,19 @@ class PackedCache {
 
  private:
   std::filesystem::path path_of(const std::string& content, const PackedKey& key) const;
-  const std::string& content_of(const Bundle& bundle);
+  std::string content_of(const Bundle& bundle);
   // Removes files, the least recently used first, until `bytes` more fit. False when they never will.
   bool make_room(uint64_t bytes) const;
   void warn(const std::string& what);
 
   PackedCacheOptions options_;
-  const Bundle* content_bundle_ = nullptr;  // whose content `content_` is
-  std::vector<FileIdentity> content_files_;
-  std::string content_;
+  struct Known {
+    const Bundle* bundle;
+    std::vector<FileIdentity> files;
+    std::string content;
+  };
+  std::vector<Known> known_;  // a target's, its drafter's
+  bool told_ = false;  // that the disk is used
   std::mutex warning_;
   bool warned_ = false;
   std::vector<std::thread> publishing_;

@@ -85,7 +85,7 @@ DraftResolution resolve_drafters(const Bundle& bundle, const ModelConfig& config
 }
 
 std::unique_ptr<DraftModels> DraftModels::load(const Bundle& bundle, const ModelConfig& config, const Weights& weights, Backend& backend,
-                                               const DraftSettings& settings, KvFormat kv_format, int max_rows) {
+                                               const DraftSettings& settings, KvFormat kv_format, int max_rows, PackedCache* cache) {
   std::unique_ptr<DraftModels> m(new DraftModels(config, resolve_drafters(bundle, config, settings)));
   DraftResolution& r = m->resolution_;
   const auto drop = [&](bool& route, const Error& error) {
@@ -99,14 +99,14 @@ std::unique_ptr<DraftModels> DraftModels::load(const Bundle& bundle, const Model
       drop(r.block, opened.error());
     } else {
       m->drafter_bundle_ = *std::move(opened);
-      auto block = DflashModel::load(*m->drafter_bundle_, config, weights, backend, {.weights = settings.weights, .kv_format = kv_format});
+      auto block = DflashModel::load(*m->drafter_bundle_, config, weights, backend, {.weights = settings.weights, .kv_format = kv_format}, cache);
       if (block) m->block_ = *std::move(block);
       else drop(r.block, block.error());
     }
     if (!r.block && settings.automatic && r.head.complete) r.mtp = true, r.resolved = "mtp";
   }
   if (r.mtp) {
-    if (auto head = load_mtp(bundle, config, backend); head) {
+    if (auto head = load_mtp(bundle, config, backend, cache); head) {
       m->mtp_weights_ = *std::move(head);
       m->mtp_ = std::make_unique<MtpHead>(config, weights, *m->mtp_weights_, backend, MtpOptions{.max_rows = max_rows, .kv_format = kv_format});
     } else {

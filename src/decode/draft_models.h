@@ -46,7 +46,7 @@ class DraftModels {
  public:
   // Everything must outlive the object. A drafter that turns out to be damaged while loading is dropped with a note.
   static std::unique_ptr<DraftModels> load(const Bundle& bundle, const ModelConfig& config, const Weights& weights, Backend& backend,
-                                           const DraftSettings& settings, KvFormat kv_format, int max_rows);
+                                           const DraftSettings& settings, KvFormat kv_format, int max_rows, PackedCache* cache = nullptr);
 
   const DraftResolution& resolution() const { return resolution_; }
   bool has(Route route) const;

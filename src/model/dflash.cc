@@ -104,9 +104,9 @@ void DflashDraft::greedy_walk(std::vector<int>& path) const {
 // ---- The model
 
 Result<std::unique_ptr<DflashModel>> DflashModel::load(const Bundle& bundle, const ModelConfig& target, const Weights& trunk,
-                                                       Backend& backend, const DflashOptions& options) {
+                                                       Backend& backend, const DflashOptions& options, PackedCache* cache) {
   ASSIGN_OR_RETURN(DflashConfig config, DflashConfig::from_bundle(bundle, target));
-  ASSIGN_OR_RETURN(DflashWeights weights, DflashWeights::load(bundle, config, backend, options.weights));
+  ASSIGN_OR_RETURN(DflashWeights weights, DflashWeights::load(bundle, config, backend, options.weights, cache));
   return std::unique_ptr<DflashModel>(
       new DflashModel(target, trunk, backend, options, std::move(config), std::move(weights)));
 }

@@ -94,7 +94,7 @@ class DflashModel {
   // `bundle` (codebook rows are decoded where they are looked up), `target` and `trunk` (embedding and output head) and `backend`
   // must outlive the model. Fails with inspect_drafter's reason when the drafter does not fit.
   static Result<std::unique_ptr<DflashModel>> load(const Bundle& bundle, const ModelConfig& target, const Weights& trunk,
-                                                   Backend& backend, const DflashOptions& options);
+                                                   Backend& backend, const DflashOptions& options, PackedCache* cache = nullptr);
 
   const DflashConfig& config() const { return config_; }
   const DflashOptions& options() const { return options_; }

@@ -45,9 +45,14 @@ constexpr Names kConfidenceBias{"confidence_head.proj.bias", "conf_proj.bias"};
 
 class Loader {
  public:
-  // Without a backend everything is checked and nothing is packed.
-  Loader(const Bundle& bundle, const DflashConfig& config, Backend* backend, std::optional<QuantFormat> format)
-      : tensors_(bundle), config_(config), backend_(backend), format_(format),
+  // Checks everything, packs nothing and notes what would be packed.
+  Loader(const Bundle& bundle, const DflashConfig& config, std::optional<QuantFormat> format)
+      : tensors_(bundle), config_(config), format_(format), gguf_(bundle.format() == BundleFormat::kGguf) {
+    if (format_) order_.reencoded(*format_);
+  }
+  // Asks `packed` for the same matrices in the same order.
+  Loader(const Bundle& bundle, const DflashConfig& config, PackedSet& packed, std::optional<QuantFormat> format)
+      : tensors_(bundle), config_(config), packed_(&packed), backend_(&packed.backend()), format_(format),
         gguf_(bundle.format() == BundleFormat::kGguf) {}
 
   Result<DflashWeights> all() {
@@ -81,6 +86,7 @@ class Loader {
   }
 
   size_t packed_bytes() const { return packed_bytes_; }
+  const PackingOrder& order() const { return order_; }
 
  private:
   std::string top(const Names& names) const { return gguf_ ? names.gguf : names.hf; }
@@ -129,27 +135,49 @@ class Loader {
   Result<MatrixPtr> matrix(const std::vector<std::string>& names, int64_t rows, int64_t cols) {
     std::vector<Slice> slices;
     for (const std::string& name : names) TRY(append(slices, tensors_.matrix(name, rows, cols)));
-    if (!backend_) return MatrixPtr{};
-    std::vector<MatrixSource> parts;
-    std::vector<std::vector<std::byte>> quantized;
-    for (const Slice& slice : slices) {
-      parts.push_back(matrix_source(slice));
-      if (format_) reencode(*format_, parts.back(), quantized);
+    if (!packed_) {
+      order_.add(slices);
+      return MatrixPtr{};
     }
-    MatrixPtr packed = backend_->pack(parts);
+    MatrixPtr packed = packed_->adopt(shapes(slices));
+    if (!packed) packed = packed_->pack_anew(reencoded(slices));
     packed_bytes_ += packed->bytes();
     for (const Slice& slice : slices) tensors_.bundle().release(*slice.tensor);
     return packed;
   }
 
-  static void reencode(QuantFormat format, MatrixSource& part, std::vector<std::vector<std::byte>>& storage) {
-    if (part.cols % format_info(format).block_elements != 0 || row_bytes(format, part.cols) >= row_bytes(part.format, part.cols)) return;
-    std::vector<float> values(static_cast<size_t>(part.rows * part.cols));
-    dequantize(part.format, part.data, values);
-    storage.emplace_back(static_cast<size_t>(part.rows) * row_bytes(format, part.cols));
-    quantize(format, values, {}, storage.back());
-    part.format = format;
-    part.data = storage.back();
+  // The format in which a slice is packed.
+  QuantFormat format_of(const Slice& slice) const {
+    const QuantFormat stored = *slice.tensor->format;
+    const bool becomes = format_ && slice.cols % format_info(*format_).block_elements == 0 &&
+                         row_bytes(*format_, slice.cols) < row_bytes(stored, slice.cols);
+    return becomes ? *format_ : stored;
+  }
+
+  std::vector<MatrixSource> shapes(std::span<const Slice> slices) const {
+    std::vector<MatrixSource> parts;
+    for (const Slice& slice : slices)
+      parts.push_back({.name = slice.tensor->name, .format = format_of(slice), .rows = slice.rows, .cols = slice.cols});
+    return parts;
+  }
+
+  // Borrow from the bundle or from `reencoded_`, until the next call.
+  std::span<const MatrixSource> reencoded(std::span<const Slice> slices) {
+    parts_.clear();
+    reencoded_.clear();
+    for (const Slice& slice : slices) {
+      MatrixSource part = matrix_source(slice);
+      if (const QuantFormat format = format_of(slice); format != part.format) {
+        std::vector<float> values(static_cast<size_t>(part.rows * part.cols));
+        dequantize(part.format, part.data, values);
+        reencoded_.emplace_back(static_cast<size_t>(part.rows) * row_bytes(format, part.cols));
+        quantize(format, values, {}, reencoded_.back());
+        part.format = format;
+        part.data = reencoded_.back();
+      }
+      parts_.push_back(std::move(part));
+    }
+    return parts_;
   }
 
   // A table whose rows are looked up by token.
@@ -177,7 +205,11 @@ class Loader {
 
   TensorTable tensors_;
   const DflashConfig& config_;
-  Backend* backend_;
+  PackedSet* packed_ = nullptr;
+  Backend* backend_ = nullptr;
+  PackingOrder order_;
+  std::vector<MatrixSource> parts_;
+  std::vector<std::vector<std::byte>> reencoded_;
   std::optional<QuantFormat> format_;
   bool gguf_;
   size_t packed_bytes_ = 0;
@@ -186,10 +218,13 @@ class Loader {
 }  // namespace
 
 Result<DflashWeights> DflashWeights::load(const Bundle& bundle, const DflashConfig& config, Backend& backend,
-                                          std::optional<QuantFormat> format) {
-  TRY(Loader(bundle, config, nullptr, {}).all());
-  Loader loader(bundle, config, &backend, format);
+                                          std::optional<QuantFormat> format, PackedCache* cache) {
+  Loader check(bundle, config, format);
+  TRY(check.all());
+  PackedSet packed(bundle, backend, cache, fmt::format("drafter-{}", format ? format_info(*format).name : "stored"), check.order());
+  Loader loader(bundle, config, packed, format);
   ASSIGN_OR_RETURN(DflashWeights weights, loader.all());
+  weights.packed_file = packed.finish();
   weights.packed_bytes_ = loader.packed_bytes();
   return weights;
 }
@@ -203,7 +238,7 @@ DrafterStatus inspect_drafter(const Bundle& drafter, const ModelConfig& target) 
     return status;
   }
   status.kind = config->kind;
-  if (const auto weights = Loader(drafter, *config, nullptr, {}).all(); !weights) {
+  if (const auto weights = Loader(drafter, *config, {}).all(); !weights) {
     status.reason = weights.error().message;
     return status;
   }

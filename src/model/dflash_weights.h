@@ -39,6 +39,7 @@ struct DflashLayer {
 };
 
 struct DflashWeights {
+  std::optional<PackedFile> packed_file;  // what matrices borrow from, where they were found in a cache
   MatrixPtr fusion;             // [hidden, taps * hidden]
   Parameter hidden_norm, norm;  // [1, hidden]: of the fused context, of the last layer
   std::vector<DflashLayer> layers;
@@ -50,9 +51,10 @@ struct DflashWeights {
   std::vector<float> confidence;        // DSpark: [hidden + rank], on the host; empty without a confidence head
   float confidence_bias = 0;
 
-  // `format`: matrices that are stored larger are re-encoded in it where their rows allow it (`can_quantize`). `bundle` must outlive the
-  // result.
-  static Result<DflashWeights> load(const Bundle& bundle, const DflashConfig& config, Backend& backend, std::optional<QuantFormat> format);
+  // `format`: matrices that are stored larger are re-encoded in it where their rows allow it (`can_quantize`). `cache`: where
+  // packed matrices are looked for and kept. `bundle` must outlive the result.
+  static Result<DflashWeights> load(const Bundle& bundle, const DflashConfig& config, Backend& backend, std::optional<QuantFormat> format,
+                                    PackedCache* cache = nullptr);
 
   size_t packed_bytes() const { return packed_bytes_; }
 

@@ -3,6 +3,24 @@
 #include <fmt/format.h>
 
 namespace foretoken {
+namespace {
+
+std::vector<float> noise(size_t count) {
+  std::vector<float> values(count);
+  uint32_t state = 1;
+  for (float& v : values) v = static_cast<float>(static_cast<int32_t>(state = state * 1664525u + 1013904223u)) * 0x1p-31f;
+  return values;
+}
+
+// How matrices are encoded in `format`: its name, and the checksum of what this program makes of a few values.
+std::string encoding_of(QuantFormat format) {
+  const std::vector<float> values = noise(8 * 256);
+  std::vector<std::byte> encoded(row_bytes(format, static_cast<int64_t>(values.size())));
+  quantize(format, values, {}, encoded);
+  return fmt::format("{} {}", format_info(format).name, checksum(encoded).hex());
+}
+
+}  // namespace
 
 void PackingOrder::add(std::span<const Slice> slices) {
   const auto order = [](const std::vector<int32_t>& indices) {
@@ -12,6 +30,11 @@ void PackingOrder::add(std::span<const Slice> slices) {
     text_ += fmt::format("{} {} {} {} {} {} {};", s.tensor->name, format_info(*s.tensor->format).name, s.begin, s.rows, s.cols,
                          order(s.row_order), order(s.column_order));
   text_ += '\n';
+  for (const Slice& s : slices) bytes_ += static_cast<uint64_t>(s.rows) * row_bytes(*s.tensor->format, s.cols);
+}
+
+std::string PackingOrder::digest() const {
+  return checksum(reencoded_ ? text_ + "as " + encoding_of(*reencoded_) : text_).hex();
 }
 
 std::string packing_of(Backend& backend) {
@@ -48,12 +71,19 @@ PackedSet::PackedSet(const Bundle& bundle, Backend& backend, PackedCache* cache,
   if (key.packing.empty()) return;
   file_ = cache_->find(bundle, key);
   if (file_) return;
-  if (auto started = cache_->start(bundle, key)) writer_.emplace(*std::move(started));
+  if (auto started = cache_->start(bundle, key, order.bytes())) writer_.emplace(*std::move(started));
+}
+
+MatrixPtr PackedSet::adopt(std::span<const MatrixSource> shapes) {
+  return file_ && next_ < file_->size() ? backend_.adopt(shapes, (*file_)[next_++]) : nullptr;
 }
 
 MatrixPtr PackedSet::pack(std::span<const MatrixSource> parts) {
-  if (file_ && next_ < file_->size())
-    if (MatrixPtr matrix = backend_.adopt(parts, (*file_)[next_++])) return matrix;
+  MatrixPtr matrix = adopt(parts);
+  return matrix ? std::move(matrix) : pack_anew(parts);
+}
+
+MatrixPtr PackedSet::pack_anew(std::span<const MatrixSource> parts) {
   MatrixPtr matrix = backend_.pack(parts);
   if (writer_)
     if (const Status added = writer_->add(matrix->packed()); !added) {

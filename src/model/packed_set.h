@@ -18,10 +18,16 @@ namespace foretoken {
 class PackingOrder {
  public:
   void add(std::span<const Slice> slices);
-  std::string digest() const { return checksum(text_).hex(); }
+  // Matrices that are stored larger than in `format` are re-encoded in it before they are packed.
+  void reencoded(QuantFormat format) { reencoded_ = format; }
+  std::string digest() const;
+  // What packing will take, but for a few percent.
+  uint64_t bytes() const { return bytes_; }
 
  private:
   std::string text_;
+  uint64_t bytes_ = 0;
+  std::optional<QuantFormat> reencoded_;
 };
 
 // How `backend` lays matrices out: its own name for it, and the checksum of what it makes of a few small matrices in every format, so that
@@ -37,6 +43,9 @@ class PackedSet {
 
   // The next matrix of the order. Its parts are not read when it was found.
   MatrixPtr pack(std::span<const MatrixSource> parts);
+  // The same in two steps, for parts that cost time to make: null when it was not found, and must be packed. `shapes`: parts without data.
+  MatrixPtr adopt(std::span<const MatrixSource> shapes);
+  MatrixPtr pack_anew(std::span<const MatrixSource> parts);
   bool found() const { return file_.has_value(); }
   Backend& backend() const { return backend_; }
   // Call when all matrices were asked for: keeps what was packed. The file, if any, that the matrices lie in; it must outlive them.

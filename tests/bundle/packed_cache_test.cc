@@ -20,6 +20,7 @@ namespace foretoken {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::flip_byte;
 using testing::TempDir;
 
 std::vector<std::byte> bytes_of(size_t count, uint32_t seed) {
@@ -47,16 +48,6 @@ std::string refusal(const fs::path& path, std::string_view key) {
   ThreadPool pool(2);
   const auto file = PackedFile::open(path, key, pool);
   return file ? "" : file.error().message;
-}
-
-void flip_byte(const fs::path& path, uint64_t at) {
-  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
-  file.seekg(static_cast<std::streamoff>(at));
-  const char byte = static_cast<char>(file.get() ^ 0x10);
-  file.seekp(static_cast<std::streamoff>(at));
-  file.put(byte);
-  file.close();
-  CHECK(file.good());
 }
 
 std::vector<std::string> names_in(const fs::path& folder) {
@@ -187,7 +178,7 @@ class PackedCacheTest : public ::testing::Test {
       EXPECT_TRUE(std::ranges::equal((*file)[1], matrices()[4]));
       return true;
     }
-    if (auto writer = cache.start(b, key)) {
+    if (auto writer = cache.start(b, key, b.tensor_bytes())) {
       for (const size_t i : {size_t{0}, size_t{4}})
         if (const Status added = writer->add(matrices()[i]); !added) return cache.give_up(added.error()), false;
       cache.publish(b, *std::move(writer));
@@ -277,7 +268,7 @@ TEST_F(PackedCacheTest, BundlesThatChangeWhileLoadedAreNotKept) {
   const Bundle b = bundle();
   {
     PackedCache cache(options());
-    auto writer = cache.start(b, kKey);
+    auto writer = cache.start(b, kKey, b.tensor_bytes());
     ASSERT_TRUE(writer);
     flip_byte(model_, fs::file_size(model_) / 2);
     cache.publish(b, *std::move(writer));

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "decode/draft_models.h"
 #include "decode/generation.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -82,6 +83,96 @@ TEST(PackedSet, TheHeadIsCachedToo) {
   }
 }
 
+// Everything that a drafter packs, in the order of its file.
+std::vector<const Matrix*> matrices_of(const DflashWeights& w) {
+  std::vector<const Matrix*> all = {w.fusion.get()};
+  for (const DflashLayer& layer : w.layers)
+    for (const MatrixPtr* m : {&layer.q, &layer.kv, &layer.out, &layer.ffn.gate_up, &layer.ffn.down, &layer.mixer_conv.projection,
+                               &layer.ffn_conv.projection})
+      all.push_back(m->get());
+  all.push_back(w.selector.get());
+  all.push_back(w.markov.get());
+  std::erase(all, nullptr);
+  return all;
+}
+
+// Drafters of every kind, as stored and re-encoded: the found matrices are those that packing makes, byte for byte; one load's re-encoding
+// never answers for another's, and a damaged file is made again.
+TEST(PackedSet, DraftersAreCachedInTheFormatTheyAreRunIn) {
+  const test::Golden target("qwen35");
+  const Bundle target_bundle = test::value_or_throw(Bundle::open(target.path("hf")));
+  const ModelConfig target_config = test::value_or_throw(ModelConfig::from_bundle(target_bundle));
+  const auto backend = test::cpu_backend(Isa::kAuto, 2);
+  for (const char* name : {"dflash1", "dflash2", "dspark"}) {
+    SCOPED_TRACE(name);
+    const Bundle bundle = test::value_or_throw(Bundle::open(test::Golden(name).path("hf")));
+    const DflashConfig config = test::value_or_throw(DflashConfig::from_bundle(bundle, target_config));
+    const testing::TempDir caches;
+    std::vector<size_t> sizes;
+    for (const std::optional<QuantFormat> format : {std::optional<QuantFormat>(), std::optional(QuantFormat::kQ8_0)}) {
+      const DflashWeights plain = test::value_or_throw(DflashWeights::load(bundle, config, *backend, format));
+      const auto expected = matrices_of(plain);
+      sizes.push_back(plain.packed_bytes());
+      const auto load = [&](bool found) {
+        PackedCache cache(options(caches.path()));
+        const DflashWeights cached = test::value_or_throw(DflashWeights::load(bundle, config, *backend, format, &cache));
+        EXPECT_EQ(cached.packed_file.has_value(), found);
+        const auto got = matrices_of(cached);
+        ASSERT_EQ(got.size(), expected.size());
+        for (size_t i = 0; i < got.size(); ++i) EXPECT_TRUE(std::ranges::equal(got[i]->packed(), expected[i]->packed())) << i;
+      };
+      load(false);
+      load(true);
+      for (const auto& file : fs::directory_iterator(caches.path()))
+        if (file.path().extension() == kPackedSuffix) testing::flip_byte(file.path(), 100);
+      load(false);
+      load(true);
+    }
+    EXPECT_LT(sizes[1], sizes[0]) << "some matrix is re-encoded";
+  }
+}
+
+// A first load of everything keeps three files, a second finds them all: a target, its head and its drafter.
+TEST(PackedSet, ALoadKeepsTrunkHeadAndDrafter) {
+  const test::Golden golden("qwen35");
+  const Bundle bundle = test::value_or_throw(Bundle::open(golden.path("hf")));
+  const ModelConfig config = test::value_or_throw(ModelConfig::from_bundle(bundle));
+  const auto backend = test::cpu_backend(Isa::kAuto, 1);
+  const testing::TempDir caches;
+  std::vector<std::string> notes;
+  const auto load = [&] {
+    PackedCacheOptions o = options(caches.path());
+    o.note = [&](const std::string& note) { notes.push_back(note); };
+    PackedCache cache(o);
+    const Weights weights = test::value_or_throw(Weights::load(bundle, config, *backend, {}, &cache));
+    const auto settings = test::value_or_throw(DraftSettings::parse("copy,mtp,dflash", test::Golden("dflash2").path("hf").string()));
+    const auto drafts = DraftModels::load(bundle, config, weights, *backend, settings, KvFormat::kF32, 64, &cache);
+    EXPECT_TRUE(drafts->has(Route::kMtp));
+    EXPECT_TRUE(drafts->has(Route::kBlock));
+  };
+  const auto files = [&] {
+    std::vector<std::pair<std::string, fs::file_time_type>> all;
+    for (const auto& file : fs::directory_iterator(caches.path()))
+      if (file.path().extension() == kPackedSuffix) all.emplace_back(file.path().filename().string(), file.last_write_time());
+    std::ranges::sort(all);
+    return all;
+  };
+  load();
+  const auto first = files();
+  ASSERT_EQ(first.size(), 3u);
+  for (const char* set : {"-trunk-", "-mtp-", "-drafter-"})
+    EXPECT_EQ(std::ranges::count_if(first, [&](const auto& f) { return f.first.find(set) != std::string::npos; }), 1) << set;
+  EXPECT_EQ(notes.size(), 1u) << "one line says that the disk is used";
+  load();
+  const auto second = files();
+  ASSERT_EQ(second.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(second[i].first, first[i].first);
+    EXPECT_GT(second[i].second, first[i].second) << "used by the second load";
+  }
+  EXPECT_EQ(notes.size(), 1u);
+}
+
 // ---- Keys
 
 TEST(PackedSet, ThePackingIsOneForAllInstructionSetsAndThreads) {
@@ -102,7 +193,7 @@ TEST(PackedSet, EveryPartOfTheOrderCounts) {
     return order.digest();
   };
   const Slice plain{&a, 0, 4, 4, {}, {}};
-  const std::vector<std::string> digests = {
+  std::vector<std::string> digests = {
       digest({{plain}}),
       digest({{plain}, {plain}}),
       digest({{plain, plain}}),
@@ -116,6 +207,14 @@ TEST(PackedSet, EveryPartOfTheOrderCounts) {
       digest({{{&a, 0, 4, 4, {}, {3, 2, 1, 0}}}}),
       digest({}),
   };
+  const auto reencoded = [&](QuantFormat format) {
+    PackingOrder order;
+    order.add({&plain, 1});
+    order.reencoded(format);
+    return order.digest();
+  };
+  digests.push_back(reencoded(QuantFormat::kQ8_0));
+  digests.push_back(reencoded(QuantFormat::kQ4_K));
   for (size_t i = 0; i < digests.size(); ++i)
     for (size_t j = 0; j < i; ++j) EXPECT_NE(digests[i], digests[j]) << i << " and " << j;
 }

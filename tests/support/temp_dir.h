@@ -1,4 +1,4 @@
-// A fresh folder for one test, removed with everything in it at the end.
+// A fresh folder for one test, removed with everything in it at the end; damage to files.
 #pragma once
 
 #include <cstdlib>
@@ -42,5 +42,16 @@ class TempDir {
  private:
   std::filesystem::path path_;
 };
+
+// Changes one bit of the byte at `at`.
+inline void flip_byte(const std::filesystem::path& path, uint64_t at) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(static_cast<std::streamoff>(at));
+  const char byte = static_cast<char>(file.get() ^ 0x10);
+  file.seekp(static_cast<std::streamoff>(at));
+  file.put(byte);
+  file.close();
+  CHECK(file.good());
+}
 
 }  // namespace foretoken::testing
