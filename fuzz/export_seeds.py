@@ -21,9 +21,105 @@ TOKENIZER_CONFIG = {"eos_token": "<|im_end|>", "pad_token": "<|im_end|>", "chat_
                     "added_tokens_decoder": {"3": {"content": "<|im_end|>", "special": True}}}
 
 
-def seed(config=None, tokenizer=None, tokenizer_config=None):
+def seed(config=None, tokenizer=None, tokenizer_config=None, weights=None):
     files = ({**CONFIG, **(config or {})}, {**TOKENIZER, **(tokenizer or {})}, {**TOKENIZER_CONFIG, **(tokenizer_config or {})})
-    return b"\0".join(json.dumps(f).encode() for f in files)
+    parts = [json.dumps(f).encode() for f in files]
+    return b"\0".join(parts + ([listing(weights)] if weights else []))
+
+
+def listing(weights):
+    """A list of tensors as the fuzzers read it."""
+    return "".join(" ".join(map(str, (name, *shape))) + "\n" for name, shape in weights.items()).encode()
+
+
+def under(prefix, weights):
+    return {prefix + name: shape for name, shape in weights.items()}
+
+
+NORMS = {"input_layernorm.weight": (8,), "post_attention_layernorm.weight": (8,)}
+DENSE = {"mlp.gate_proj.weight": (4, 8), "mlp.up_proj.weight": (4, 8), "mlp.down_proj.weight": (8, 4)}
+# Two query heads and one K/V head of 4; q is twice as wide in a target, whose heads have gates.
+ATTENTION = {"self_attn.q_proj.weight": (16, 8), "self_attn.k_proj.weight": (4, 8), "self_attn.v_proj.weight": (4, 8),
+             "self_attn.o_proj.weight": (8, 8), "self_attn.q_norm.weight": (4,), "self_attn.k_norm.weight": (4,)}
+DELTA = {"linear_attn.in_proj_qkv.weight": (16, 8), "linear_attn.in_proj_z.weight": (8, 8), "linear_attn.in_proj_a.weight": (2, 8),
+         "linear_attn.in_proj_b.weight": (2, 8), "linear_attn.conv1d.weight": (16, 1, 2), "linear_attn.dt_bias": (2,), "linear_attn.A_log": (2,),
+         "linear_attn.norm.weight": (4,), "linear_attn.out_proj.weight": (8, 8)}
+NEXT = {**{name: shape for name, shape in DELTA.items() if "in_proj" not in name}, "linear_attn.in_proj_qkvz.weight": (24, 8),
+        "linear_attn.in_proj_ba.weight": (4, 8)}
+ROUTER = {"mlp.gate.weight": (2, 8), "mlp.shared_expert_gate.weight": (1, 8), **under("mlp.shared_expert.", {
+    "gate_proj.weight": (4, 8), "up_proj.weight": (4, 8), "down_proj.weight": (8, 4)})}
+EXPERTS = {
+    "fused": {"mlp.experts.gate_up_proj": (2, 8, 8), "mlp.experts.down_proj": (2, 8, 4)},
+    "banks": under("mlp.switch_mlp.", {"gate_proj.weight": (2, 4, 8), "up_proj.weight": (2, 4, 8), "down_proj.weight": (2, 8, 4)}),
+    "apart": {f"mlp.experts.{e}.{name}.weight": shape for e in (0, 1)
+              for name, shape in (("gate_proj", (4, 8)), ("up_proj", (4, 8)), ("down_proj", (8, 4)))},
+}
+SPARSE = {"model_type": "qwen3_5_moe_text", "num_experts": 2, "num_experts_per_tok": 1, "moe_intermediate_size": 4,
+          "shared_expert_intermediate_size": 4}
+
+
+def trunk(*layers, prefix="model.", **more):
+    weights = {prefix + "embed_tokens.weight": (4, 8), prefix + "norm.weight": (8,)}
+    for i, layer in enumerate(layers):
+        weights.update(under(f"{prefix}layers.{i}.", {**NORMS, **layer}))
+    return {**weights, **more}
+
+
+MTP = {"mtp.fc.weight": (8, 16), "mtp.pre_fc_norm_embedding.weight": (8,), "mtp.pre_fc_norm_hidden.weight": (8,), "mtp.norm.weight": (8,),
+       **under("mtp.layers.0.", {**NORMS, **ATTENTION, **DENSE})}
+
+
+def block_weights(layers=2, second=False, markov=False):
+    weights = {"fc.weight": (8, 16), "hidden_norm.weight": (8,), "norm.weight": (8,)}
+    for i in range(layers):
+        layer = {**NORMS, **ATTENTION, **DENSE, "self_attn.q_proj.weight": (8, 8)}
+        if second:
+            for side in ("attention_conv", "mlp_conv"):
+                layer.update({f"{side}.base_kernel": (2, 2, 8), f"{side}.kernel_projection.weight": (16, 8)})
+        weights.update(under(f"layers.{i}.", layer))
+    if second:
+        weights.update(under("candidate_selector.", {"hidden_projection.weight": (2, 8), "predecessor_codebook": (4, 2), "successor_codebook": (4, 2)}))
+    if markov:
+        weights.update({"markov_head.markov_w1.weight": (4, 2), "markov_head.markov_w2.weight": (4, 2), "confidence_head.proj.weight": (1, 10),
+                        "confidence_head.proj.bias": (1,), "d2t": (4,)})
+    return weights
+
+
+def whole_models():
+    """Name, changes of CONFIG, weights that fit them."""
+    full = {"layer_types": ["full_attention"]}
+    yield "attention", full, trunk({**ATTENTION, **DENSE})
+    yield "head", {"tie_word_embeddings": False}, trunk({**DELTA, **DENSE}, **{"lm_head.weight": (4, 8)})
+    yield "tied_head", {}, trunk({**DELTA, **DENSE}, **{"lm_head.weight": (4, 8)})
+    yield "mtp_head", {**full, "mtp_num_hidden_layers": 1}, trunk({**ATTENTION, **DENSE}, **MTP)
+    yield "irregular", {"num_hidden_layers": 2, "layer_types": ["full_attention", "linear_attention"], "mtp_num_hidden_layers": 1}, trunk(
+        {**ATTENTION, **DENSE}, {**DELTA, **DENSE}, **MTP)
+    for name, experts in EXPERTS.items():
+        yield f"experts_{name}", SPARSE, trunk({**DELTA, **ROUTER, **experts})
+    yield "next_whole", {**SPARSE, "model_type": "qwen3_next"}, trunk({**NEXT, **ROUTER, **EXPERTS["apart"]})
+    yield "converted", {}, trunk({**DELTA, **DENSE, "linear_attn.conv1d.weight": (16, 2, 1)}, prefix="language_model.model.")
+    yield "no_embedding", {}, {"model.norm.weight": (8,)}
+    yield "sigmoid", {"output_gate_type": "sigmoid"}, trunk({**DELTA, **DENSE})
+    yield "heads_do_not_divide", {"linear_num_value_heads": 3, "linear_num_key_heads": 2}, trunk({**DELTA, **DENSE})
+    yield "yarn_whole", {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "rope_theta": 1e7,
+                                             "beta_fast": 32.0, "beta_slow": 1.0}}, trunk({**DELTA, **DENSE})
+
+
+def whole_drafters():
+    """Name, configuration, weights that fit it."""
+    windows = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8}
+    first = {"conv_kernel_size": 0, "selector_rank": 0}
+    yield "second", drafter(), block_weights(second=True)
+    yield "second_windows", drafter(**windows), block_weights(second=True)
+    yield "all_windows", drafter(layer_types=["sliding_attention"] * 2, sliding_window=8), block_weights(second=True)
+    yield "first", drafter(architectures=["DFlashDraftModel"], inner=first), block_weights()
+    yield "first_layer", drafter(architectures=["DFlashDraftModel"], num_hidden_layers=1, inner={**first, "target_layer_ids": None}), block_weights(1)
+    yield "first_default", drafter(architectures=["DFlashDraftModel"], inner={**first, "target_layer_ids": None}), block_weights()
+    markov = {"architectures": ["DSparkDraftModel"], "inner": first, "markov_rank": 2}
+    yield "markov", drafter(**markov), block_weights(markov=True)
+    yield "markov_capped", drafter(**{**markov, "inner": {**first, "final_logit_softcapping": 30.0}}), block_weights(markov=True)
+    yield "scaled", drafter(inner={"input_embedding_scale": 2.0, "output_multiplier": 0.5, "final_logit_softcapping": 30.0}), block_weights(second=True)
+    yield "short_types", drafter(layer_types=["full_attention"]), block_weights(second=True)
 
 
 def seeds():
@@ -44,6 +140,15 @@ def seeds():
     for i, change in enumerate(({"model": []}, {"added_tokens": [{"id": -1, "content": "x"}]}, {"added_tokens": [{"id": 2**40, "content": "x"}]},
                                 {"model": {"type": "BPE", "vocab": {"a": 7}, "merges": [["a"]]}}, {"pre_tokenizer": None})):
         yield f"odd_tokenizer_{i}", seed(tokenizer=change)
+    for name, change, weights in whole_models():
+        yield "whole_" + name, seed(change, weights=weights)
+    yield "no_tokenizer", json.dumps(CONFIG).encode() + b"\0\0\0" + listing(trunk({**DELTA, **DENSE}))
+    yield "named_templates", seed(tokenizer_config={"chat_template": [{"name": "x", "template": "x"}, {"name": "default", "template": "d"}]})
+    yield "other_templates", seed(tokenizer_config={"chat_template": [{"name": "x", "template": "x"}, 1]})
+    for name, config, weights in whole_drafters():
+        yield "whole_drafter_" + name, json.dumps(config).encode() + b"\0\0\0" + listing(weights)
+    for name, body in gguf_configs():
+        yield "gguf_" + name, body
     yield "only_config", json.dumps(CONFIG).encode()
     yield "empty", b""
 
@@ -158,6 +263,10 @@ def gguf_configs():
 def configs():
     for name, config in json_configs():
         yield name, json.dumps(config).encode() + b"\0" + b'{"eos_token_id": [1, 2, 2]}'
+    for name, change, weights in whole_models():
+        yield "whole_" + name, json.dumps({**CONFIG, **change}).encode() + b"\0\0" + listing(weights)
+    for name, config, weights in whole_drafters():
+        yield "whole_drafter_" + name, json.dumps(config).encode() + b"\0\0" + listing(weights)
     for name, body in gguf_configs():
         yield "gguf_" + name, body
 
