@@ -53,6 +53,19 @@ struct DeltaColumns {
     }
   }
 
+  // Asks for a row that is read soon: those of a long prompt are cold, and lie too far apart for the processor to foresee.
+  FORETOKEN_SIMD void fetch(const DeltaRow& row, int64_t column, int key_dim) {
+    for (int i = 0; i < key_dim; i += 16) {
+      prefetch_near(row.key + i);
+      prefetch_near(row.query + i);
+    }
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+      prefetch_near(row.value + column + 16 * v);
+      __builtin_prefetch(row.out + column + 16 * v, 1);
+      if (row.delta) __builtin_prefetch(row.delta + column + 16 * v, 1);
+    }
+  }
+
   // A single row needs no copy of the block: the second sweep finds it in the cache. `target` may be the source.
   static void single(const DeltaRun& run, int64_t column, int count) {
     const DeltaRow& row = run.rows[0];
@@ -101,6 +114,7 @@ struct DeltaColumns {
     }
     // A row's update and output, and the next row's prediction, in one sweep.
     for (int r = 0; r + 1 < run.row_count; ++r) {
+      if (r + 2 < run.row_count) fetch(rows[r + 2], column, run.key_dim);
       deltas(rows[r], column, count, u, d);
       FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = o[v] = zero_f32();
       const float *key = rows[r].key, *query = rows[r].query, *next_key = rows[r + 1].key;

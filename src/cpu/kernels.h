@@ -51,9 +51,12 @@ struct LinearTask {
   Rows x;                          // float formats
   int64_t first_row, rows;         // of x, the activations and out
   MutableRows out;                 // column 0 is the part's first output
+  // Gated tasks: as many outputs of another part, and its activations; out becomes silu(part's) * up's. Block formats only.
+  PackedPart up{};
+  const Activations* up_activations = nullptr;
 };
 
-inline constexpr int kLinearScratchBytes = 64 * 1024;
+inline constexpr int kLinearScratchBytes = 96 * 1024;
 
 struct LinearKernels {
   // Blocks [begin, end) of x, counted as block * rows + row.

@@ -218,7 +218,7 @@ struct Unpacked {
 };
 struct Scratch {
   alignas(64) Unpacked unit;
-  alignas(64) float sums[kMaxRowBlock][32];
+  alignas(64) float sums[kMaxRowBlock][32], up[kMaxRowBlock][32];
 };
 static_assert(sizeof(Scratch) <= kLinearScratchBytes);
 
@@ -380,17 +380,25 @@ FORETOKEN_SIMD void add_packed(const uint8_t* group, int64_t begin, int64_t end,
   }
 }
 
-FORETOKEN_SIMD void store_sums(const LinearTask& task, int64_t group, int64_t row, int64_t rows, const float (*sums)[32]) {
+// Sums of group `group` to the task's output; of gated tasks silu(sums) * up.
+template <bool kGated>
+FORETOKEN_SIMD void store_sums(const LinearTask& task, int64_t group, int64_t row, int64_t rows, const float (*sums)[32],
+                               const float (*up)[32]) {
   const int64_t first = group * kGroupOutputs;
   const int64_t left = task.part.outputs - first;
+  const auto value = [&](int64_t r, int half) FORETOKEN_INLINE_LAMBDA {
+    const F32x16 sum = load_f32(sums[r] + 16 * half);
+    if constexpr (kGated) return mul(silu(sum), load_f32(up[r] + 16 * half));
+    else return sum;
+  };
   for (int64_t r = 0; r < rows; ++r) {
     float* out = task.out.data + (row + r) * task.out.stride + first;
     if (left >= kGroupOutputs) {
-      store(out, load_f32(sums[r]));
-      store(out + 16, load_f32(sums[r] + 16));
+      store(out, value(r, 0));
+      store(out + 16, value(r, 1));
     } else {
-      store_first(out, load_f32(sums[r]), static_cast<int>(left < 16 ? left : 16));
-      if (left > 16) store_first(out + 16, load_f32(sums[r] + 16), static_cast<int>(left - 16));
+      store_first(out, value(r, 0), static_cast<int>(left < 16 ? left : 16));
+      if (left > 16) store_first(out + 16, value(r, 1), static_cast<int>(left - 16));
     }
   }
 }
@@ -404,39 +412,46 @@ FORETOKEN_SIMD void prefetch_outputs(const LinearTask& task, int64_t group, int6
   }
 }
 
+// The sums of one group of `part` for rows [row, row + rows), at most kMaxRowBlock. The task says where they will go.
 template <int kFormat>
-void multiply_blocks(const LinearTask& task, int64_t group_begin, int64_t group_end, Scratch& scratch) {
+void sum_group(const LinearTask& task, const PackedPart& part, const Activations& acts, int64_t g, int64_t row, int64_t rows, Unpacked& unit,
+               float (*sums)[32]) {
   using L = Packed<kFormat>;
   constexpr int64_t kUnitBlocks = kUnitColumns / L::kBlock;
-  const Activations& acts = *task.activations;
-  const auto* data = reinterpret_cast<const uint8_t*>(task.part.data);
-  int64_t row_block = kRowBlockBytes / task.part.cols / kTileRows * kTileRows;
-  row_block = row_block < 4 * kTileRows ? 4 * kTileRows : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
-  const int64_t end_row = task.first_row + task.rows;
-  for (int64_t row = task.first_row; row < end_row; row += row_block) {
-    const int64_t rows = end_row - row < row_block ? end_row - row : row_block;
-    for (int64_t g = group_begin; g < group_end; ++g) {
-      const uint8_t* group = data + static_cast<size_t>(g) * task.part.group_bytes;
-      if (rows <= kTileRows) {
-        add_packed<kFormat, kTileRows>(group, 0, acts.blocks, acts, row, rows, scratch.sums);
-      } else {
-        for (int64_t b = 0; b < acts.blocks; b += kUnitBlocks) {
-          const int64_t end = b + kUnitBlocks < acts.blocks ? b + kUnitBlocks : acts.blocks;
-          prefetch_outputs(task, g, row + rows * b / acts.blocks, row + rows * end / acts.blocks);
-          const int64_t full_tiles = rows / kTileRows;
-          if constexpr (L::kByte) {
-            add_tiles<kFormat, kTileRows, Source::kShared>(group, scratch.unit, b, end, acts, row, rows, 0, full_tiles, scratch.sums);
-          } else {
-            add_blocks<kFormat, kTileRows, Source::kShared>(group, L::kBlockBytes, &scratch.unit, b, end, acts, row,
-                                                            ahead_of(L::kBlockBytes, 0, full_tiles), scratch.sums);
-            add_tiles<kFormat, kTileRows, Source::kUnpacked>(group, scratch.unit, b, end, acts, row + kTileRows, rows - kTileRows, 1,
-                                                             full_tiles, scratch.sums + kTileRows);
-          }
-        }
-      }
-      store_sums(task, g, row, rows, scratch.sums);
+  const uint8_t* group = reinterpret_cast<const uint8_t*>(part.data) + static_cast<size_t>(g) * part.group_bytes;
+  if (rows <= kTileRows) return add_packed<kFormat, kTileRows>(group, 0, acts.blocks, acts, row, rows, sums);
+  for (int64_t b = 0; b < acts.blocks; b += kUnitBlocks) {
+    const int64_t end = b + kUnitBlocks < acts.blocks ? b + kUnitBlocks : acts.blocks;
+    prefetch_outputs(task, g, row + rows * b / acts.blocks, row + rows * end / acts.blocks);
+    const int64_t full_tiles = rows / kTileRows;
+    if constexpr (L::kByte) {
+      add_tiles<kFormat, kTileRows, Source::kShared>(group, unit, b, end, acts, row, rows, 0, full_tiles, sums);
+    } else {
+      add_blocks<kFormat, kTileRows, Source::kShared>(group, L::kBlockBytes, &unit, b, end, acts, row, ahead_of(L::kBlockBytes, 0, full_tiles),
+                                                      sums);
+      add_tiles<kFormat, kTileRows, Source::kUnpacked>(group, unit, b, end, acts, row + kTileRows, rows - kTileRows, 1, full_tiles,
+                                                       sums + kTileRows);
     }
   }
+}
+
+// Calls body(row, rows) for blocks of the task's rows whose activations stay in the second-level cache.
+template <class Body>
+FORETOKEN_SIMD void for_row_blocks(const LinearTask& task, const Body& body) {
+  int64_t row_block = kRowBlockBytes / task.part.cols / kTileRows * kTileRows;
+  row_block = row_block < 4 * kTileRows ? 4 * kTileRows : row_block > kMaxRowBlock ? kMaxRowBlock : row_block;
+  const int64_t end = task.first_row + task.rows;
+  for (int64_t row = task.first_row; row < end; row += row_block) body(row, end - row < row_block ? end - row : row_block);
+}
+
+template <int kFormat>
+void multiply_blocks(const LinearTask& task, int64_t group_begin, int64_t group_end, Scratch& scratch) {
+  for_row_blocks(task, [&](int64_t row, int64_t rows) FORETOKEN_INLINE_LAMBDA {
+    for (int64_t g = group_begin; g < group_end; ++g) {
+      sum_group<kFormat>(task, task.part, *task.activations, g, row, rows, scratch.unit, scratch.sums);
+      store_sums<false>(task, g, row, rows, scratch.sums, nullptr);
+    }
+  });
 }
 
 // ---- Float formats: 16 lanes along K per output, folded sixteen sums at a time.
@@ -535,7 +550,31 @@ FORETOKEN_SIMD void multiply_format(const LinearTask& task, int64_t group_begin,
   else multiply_blocks<kFormat>(task, group_begin, group_end, scratch);
 }
 
+using SumGroup = void (*)(const LinearTask&, const PackedPart&, const Activations&, int64_t, int64_t, int64_t, Unpacked&, float (*)[32]);
+SumGroup sum_group_of(int format) {
+  SumGroup found = nullptr;
+  unroll<0, kQuantFormatCount>([&](auto candidate) FORETOKEN_INLINE_LAMBDA {
+    constexpr int kFormat = decltype(candidate)::value;
+    if constexpr (!is_float(kFormat))
+      if (format == kFormat) found = sum_group<kFormat>;
+  });
+  return found;
+}
+
+// The gate's group and up's, then their product.
+void multiply_gated(const LinearTask& task, int64_t group_begin, int64_t group_end, Scratch& scratch) {
+  const SumGroup gate = sum_group_of(task.part.format), up = sum_group_of(task.up.format);
+  for_row_blocks(task, [&](int64_t row, int64_t rows) FORETOKEN_INLINE_LAMBDA {
+    for (int64_t g = group_begin; g < group_end; ++g) {
+      gate(task, task.part, *task.activations, g, row, rows, scratch.unit, scratch.sums);
+      up(task, task.up, *task.up_activations, g, row, rows, scratch.unit, scratch.up);
+      store_sums<true>(task, g, row, rows, scratch.sums, scratch.up);
+    }
+  });
+}
+
 void multiply(const LinearTask& task, int64_t group_begin, int64_t group_end, std::byte* scratch) {
+  if (task.up.data) return multiply_gated(task, group_begin, group_end, *reinterpret_cast<Scratch*>(scratch));
   unroll<0, kQuantFormatCount>([&](auto format) FORETOKEN_INLINE_LAMBDA {
     if (task.part.format == decltype(format)::value)
       multiply_format<decltype(format)::value>(task, group_begin, group_end, *reinterpret_cast<Scratch*>(scratch));

@@ -83,8 +83,7 @@ void Products::linear(View x, std::span<const MatrixRows> groups, View out) {
     CHECK(rows.first >= 0 && rows.count > 0 && rows.first + rows.count <= x.rows);
     int64_t output = 0;
     for (const PackedPart& part : w.parts()) {
-      const auto format = static_cast<QuantFormat>(part.format);
-      slots_.push_back(is_float_format(format) ? SIZE_MAX : prepare(x, format, used));
+      slots_.push_back({slot_of(x, part, used), kNone});
       tasks_.push_back({.part = part,
                         .activations = nullptr,
                         .x = {x.f32(), x.stride},
@@ -94,13 +93,27 @@ void Products::linear(View x, std::span<const MatrixRows> groups, View out) {
       output += part.outputs;
     }
   }
+  run();
+}
+
+size_t Products::slot_of(View x, const PackedPart& part, size_t& used) {
+  const auto format = static_cast<QuantFormat>(part.format);
+  return is_float_format(format) ? kNone : prepare(x, format, used);
+}
+
+// Runs tasks_.
+void Products::run() {
   // What a group of outputs costs: reading it, and multiplying it with every row.
   constexpr size_t kReadRows = 6;
-  const auto cost_of = [](const LinearTask& task) { return task.part.group_bytes * (kReadRows + static_cast<size_t>(task.rows)); };
+  const auto cost_of = [](const LinearTask& task) {
+    return (task.part.group_bytes + task.up.group_bytes) * (kReadRows + static_cast<size_t>(task.rows));
+  };
   size_t total = 0;
   for (size_t i = 0; i < tasks_.size(); ++i) {
-    if (slots_[i] != SIZE_MAX) tasks_[i].activations = &prepared_[slots_[i]].activations;
-    total += static_cast<size_t>(group_count(tasks_[i].part)) * cost_of(tasks_[i]);
+    LinearTask& task = tasks_[i];
+    if (slots_[i].own != kNone) task.activations = &prepared_[slots_[i].own].activations;
+    if (slots_[i].up != kNone) task.up_activations = &prepared_[slots_[i].up].activations;
+    total += static_cast<size_t>(group_count(task.part)) * cost_of(task);
   }
 
   constexpr size_t kPieceCost = 1 << 20;  // less is not worth a cut of its own
@@ -133,26 +146,68 @@ void Products::gated_ffn(View x, const ExpertWeights& w, View out) {
 void Products::gated_ffn(View x, std::span<const ExpertRows> groups, View out) {
   if (x.rows == 0) return;
   const int64_t width = groups[0].expert->down->cols();
-  matrix_rows_.clear();
-  for (const ExpertRows& rows : groups) {
-    CHECK(rows.expert->gate_up->rows() == 2 * width);
-    matrix_rows_.push_back({rows.first, rows.count, rows.expert->gate_up.get()});
-  }
   reserve(hidden_, static_cast<size_t>(x.rows) * static_cast<size_t>(2 * width) * sizeof(float));
-  const View hidden = hidden_.view(x.rows, 2 * width);
-  linear(x, matrix_rows_, hidden);
-  // The product lands on the gate columns; element i is read before it is written.
-  constexpr int64_t kGrain = 1024;
-  const int64_t pieces = (width + kGrain - 1) / kGrain;
-  pool_.parallel_for(x.rows * pieces, 2, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      float* row = hidden.f32(i / pieces);
-      const int64_t from = i % pieces * kGrain;
-      kernels_.linear.silu_product(row + from, row + width + from, std::min(kGrain, width - from), row + from);
-    }
-  });
-  for (size_t i = 0; i < groups.size(); ++i) matrix_rows_[i].matrix = groups[i].expert->down.get();
+  View hidden = hidden_.view(x.rows, 2 * width);
+  if (!gated_products(x, groups, hidden.columns(0, width))) {
+    matrix_rows_.clear();
+    for (const ExpertRows& rows : groups) matrix_rows_.push_back({rows.first, rows.count, rows.expert->gate_up.get()});
+    linear(x, matrix_rows_, hidden);
+    // The product lands on the gate columns; element i is read before it is written.
+    constexpr int64_t kGrain = 1024;
+    const int64_t pieces = (width + kGrain - 1) / kGrain;
+    pool_.parallel_for(x.rows * pieces, 2, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        float* row = hidden.f32(i / pieces);
+        const int64_t from = i % pieces * kGrain;
+        kernels_.linear.silu_product(row + from, row + width + from, std::min(kGrain, width - from), row + from);
+      }
+    });
+  }
+  matrix_rows_.clear();
+  for (const ExpertRows& rows : groups) matrix_rows_.push_back({rows.first, rows.count, rows.expert->down.get()});
   linear(hidden.columns(0, width), matrix_rows_, out);
+}
+
+namespace {
+
+// The two halves of [gate | up]: two parts, or one that can be cut between groups of outputs.
+bool halves(const PackedMatrix& gate_up, PackedPart& gate, PackedPart& up) {
+  const std::span<const PackedPart> parts = gate_up.parts();
+  gate = parts.front();
+  up = parts.back();
+  if (parts.size() == 1) {
+    gate.outputs = up.outputs = gate_up.rows() / 2;
+    if (gate.outputs % kGroupOutputs != 0) return false;
+    up.data += static_cast<size_t>(group_count(gate)) * gate.group_bytes;
+  }
+  const auto is_block = [](const PackedPart& part) { return !is_float_format(static_cast<QuantFormat>(part.format)); };
+  return parts.size() <= 2 && gate.outputs == up.outputs && is_block(gate) && is_block(up);
+}
+
+}  // namespace
+
+bool Products::gated_products(View x, std::span<const ExpertRows> groups, View out) {
+  size_t used = 0;
+  tasks_.clear();
+  slots_.clear();
+  for (const ExpertRows& rows : groups) {
+    const auto& w = static_cast<const PackedMatrix&>(*rows.expert->gate_up);
+    CHECK(x.cols == w.cols());
+    CHECK(w.rows() == 2 * out.cols);
+    CHECK(rows.first >= 0 && rows.count > 0 && rows.first + rows.count <= x.rows);
+    PackedPart gate{}, up{};
+    if (!halves(w, gate, up)) return false;
+    slots_.push_back({slot_of(x, gate, used), slot_of(x, up, used)});
+    tasks_.push_back({.part = gate,
+                      .activations = nullptr,
+                      .x = {x.f32(), x.stride},
+                      .first_row = rows.first,
+                      .rows = rows.count,
+                      .out = {out.f32(), out.stride},
+                      .up = up});
+  }
+  run();
+  return true;
 }
 
 }  // namespace foretoken::cpu

@@ -44,12 +44,19 @@ class Products {
   };
   // Quantises x as `format` needs it, unless one of the first `used` slots holds that already; returns the slot.
   size_t prepare(View x, QuantFormat format, size_t& used);
+  // kNone for float formats, which take x as it is.
+  size_t slot_of(View x, const PackedPart& part, size_t& used);
+  // out = silu(gate x) * up x in one job. False, with nothing done, where gate and up cannot be told apart by groups of outputs.
+  bool gated_products(View x, std::span<const ExpertRows> groups, View out);
+  void run();
 
   const KernelTable& kernels_;
   ThreadPool& pool_;
   std::vector<Prepared> prepared_;  // grows to the number of formats in one call
   std::vector<LinearTask> tasks_;
-  std::vector<size_t> slots_;       // of prepared_, per task
+  static constexpr size_t kNone = SIZE_MAX;
+  struct Slots { size_t own, up; };
+  std::vector<Slots> slots_;        // of prepared_, per task
   std::vector<MatrixRows> matrix_rows_;
   Buffer scratch_;                  // kLinearScratchBytes per thread
   Buffer hidden_;                   // gate | up of the feed-forward

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -345,35 +346,54 @@ TEST(Linear, OrdersAreApplied) {
   }
 }
 
-// The gated feed-forward equals its two products with canonical::silu between them, on every instruction set.
+// The gated feed-forward equals its two products with canonical::silu between them, on every instruction set: for gate and up in parts of
+// their own and in one, in formats that differ, and where the halves cannot be told apart by groups of outputs.
 TEST(Linear, GatedFfnHasTheCanonicalBits) {
+  struct Case {
+    const char* name;
+    QuantFormat gate;
+    std::optional<QuantFormat> up;  // none: rows behind gate's of one matrix
+    QuantFormat down;
+    int width;
+  };
+  const Case cases[] = {{"parts", QuantFormat::kQ4_K, QuantFormat::kQ6_K, QuantFormat::kQ8_0, 512},
+                        {"one matrix", QuantFormat::kQ4_K, {}, QuantFormat::kQ8_0, 256},
+                        {"ragged parts", QuantFormat::kQ8_0, QuantFormat::kQ5_K, QuantFormat::kF32, 40},
+                        {"one ragged matrix", QuantFormat::kQ8_0, {}, QuantFormat::kF32, 40},
+                        {"a float", QuantFormat::kQ4_K, QuantFormat::kBF16, QuantFormat::kQ8_0, 64}};
   std::mt19937 random(9);
   set_float_environment();
-  const Weight gate(QuantFormat::kQ4_K, 512, 256, random), up(QuantFormat::kQ6_K, 512, 256, random);
-  const Weight down(QuantFormat::kQ8_0, 70, 512, random);
   Input input(256, random);
   input.row(2)[3] = kNan;
-  constexpr int kRows = 5;
-  std::vector<float> expected;
-  for (int r = 0; r < kRows; ++r) {
-    std::vector<float> hidden(512);
-    for (int i = 0; i < 512; ++i)
-      hidden[static_cast<size_t>(i)] =
-          canonical::silu(expected_value(gate, i, input.row(r))) * expected_value(up, i, input.row(r));
-    for (int o = 0; o < 70; ++o) expected.push_back(expected_value(down, o, hidden.data()));
-  }
-  EXPECT_NE(expected[0], expected[1]);
-  for (const cpu::KernelTable* kernels : tables())
-    for (int threads : {1, 2}) {
-      ThreadPool pool(threads);
-      cpu::Products products(*kernels, pool);
-      const MatrixSource gate_up[] = {gate.source(), up.source()};
-      const MatrixSource down_source = down.source();
-      const ExpertWeights w{.gate_up = cpu::pack_matrix(gate_up, pool), .down = cpu::pack_matrix({&down_source, 1}, pool)};
-      std::vector<float> out(kRows * 70);
-      products.gated_ffn(input.view(0, kRows), w, View::of(out.data(), kRows, 70));
-      for (size_t i = 0; i < out.size(); ++i) ASSERT_TRUE(same(out[i], expected[i])) << kernels->name << " value " << i;
+  constexpr int kMostRows = 20, kOutputs = 70;
+  for (const Case& c : cases) {
+    const Weight gate(c.gate, c.up ? c.width : 2 * c.width, 256, random), up(c.up.value_or(c.gate), c.width, 256, random);
+    const Weight down(c.down, kOutputs, c.width, random);
+    std::vector<float> expected;
+    for (int r = 0; r < kMostRows; ++r) {
+      std::vector<float> hidden;
+      for (int i = 0; i < c.width; ++i)
+        hidden.push_back(canonical::silu(expected_value(gate, i, input.row(r))) *
+                         (c.up ? expected_value(up, i, input.row(r)) : expected_value(gate, c.width + i, input.row(r))));
+      for (int o = 0; o < kOutputs; ++o) expected.push_back(expected_value(down, o, hidden.data()));
     }
+    EXPECT_NE(expected[0], expected[1]);
+    std::vector<MatrixSource> gate_up = {gate.source()};
+    if (c.up) gate_up.push_back(up.source());
+    const MatrixSource down_source = down.source();
+    for (const cpu::KernelTable* kernels : tables())
+      for (const int threads : {1, 2}) {
+        ThreadPool pool(threads);
+        cpu::Products products(*kernels, pool);
+        const ExpertWeights w{.gate_up = cpu::pack_matrix(gate_up, pool), .down = cpu::pack_matrix({&down_source, 1}, pool)};
+        for (const int rows : {1, 5, kMostRows}) {
+          std::vector<float> out(static_cast<size_t>(rows) * kOutputs);
+          products.gated_ffn(input.view(0, rows), w, View::of(out.data(), rows, kOutputs));
+          for (size_t i = 0; i < out.size(); ++i)
+            ASSERT_TRUE(same(out[i], expected[i])) << c.name << ", " << kernels->name << ", " << rows << " rows, value " << i;
+        }
+      }
+  }
 }
 
 // silu over the whole range of floats equals canonical::silu on every instruction set, special values and tails included.
@@ -389,6 +409,28 @@ TEST(Linear, SiluIsCanonical) {
     for (size_t i = 0; i < x.size(); ++i)
       ASSERT_TRUE(same(y[i], canonical::silu(x[i]) * 1.0f)) << kernels->name << " silu(" << x[i] << ") = " << y[i];
   }
+}
+
+// exp(-t), seen through the weights of two experts, equals canonical::exp on every instruction set: over the range, and at every float
+// around where it underflows.
+TEST(Linear, ExponentialsAreCanonical) {
+  set_float_environment();
+  std::vector<float> ts = {0.0f, 1e-40f, 1e-8f, 200.0f, 3e38f};
+  for (uint32_t bits = std::bit_cast<uint32_t>(1e-7f); bits < std::bit_cast<uint32_t>(120.0f); bits += 4001) ts.push_back(std::bit_cast<float>(bits));
+  const uint32_t limit = std::bit_cast<uint32_t>(87.33654f);
+  for (uint32_t bits = limit - 20000; bits < limit + 40000; ++bits) ts.push_back(std::bit_cast<float>(bits));
+  int least = 0;
+  for (const cpu::KernelTable* kernels : tables())
+    for (const float t : ts) {
+      const float logits[2] = {0.0f, -t};
+      int32_t chosen[2];
+      float weights[2];
+      kernels->moe.route(logits, 2, 2, chosen, weights);
+      const float e = canonical::exp(-t);
+      ASSERT_TRUE(same(weights[1], e / (1.0f + e))) << kernels->name << " exp(" << -t << ")";
+      least += weights[1] > 0 && weights[1] < 2e-38f;
+    }
+  EXPECT_GT(least, 0) << "values beside the smallest float were seen";
 }
 
 // Packing keeps close to the file's size: the figures that the bandwidth targets assume.
