@@ -115,7 +115,7 @@ Result<Shape> KeywordReader::read() {
   for (const auto& [key, value] : schema_.items()) {
     key_ = key;
     const auto found =
-        std::find_if(std::begin(kKeywords), std::end(kKeywords), [&](const Keyword& k) { return k.name == key; });
+        std::find_if(std::begin(kKeywords), std::end(kKeywords), [&](const Keyword& k) { return k.name == key_; });
     if (found != std::end(kKeywords)) TRY((this->*found->read)(value));
     else if (contains(kRefused, key)) return refused("this keyword is not supported");
     else if (!contains(kAnnotations, key) && !key.starts_with("x-") && !reader_.limits_.ignore_unknown)
