@@ -49,10 +49,12 @@ format:
 	@command -v clang-format > /dev/null || { echo "format: clang-format is missing; install it with: apt-get install clang-format" >&2; exit 2; }
 	@find src tests bench fuzz -type f \( -name '*.h' -o -name '*.cc' -o -name '*.inl' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 -r clang-format -i
 
-# The program, and the embedded model where there is one, below PREFIX (DESTDIR is respected).
+# The program, the embedded model and a unit for systemd, below PREFIX (DESTDIR is respected).
 install: build
 	@install -Dm755 build/foretoken "$(DESTDIR)$(PREFIX)/bin/foretoken"
 	@cd models && find . -type f -exec install -Dm644 {} "$(DESTDIR)$(PREFIX)/share/foretoken/models/{}" \;
+	@mkdir -p "$(DESTDIR)$(PREFIX)/lib/systemd/system"
+	@sed 's#/usr/local/bin#$(PREFIX)/bin#' packaging/foretoken.service > "$(DESTDIR)$(PREFIX)/lib/systemd/system/foretoken.service"
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/foretoken"
 
 clean:

@@ -133,6 +133,25 @@ def run_fuzzers(tally, logs):
         tally.fails(f"tools/fuzz.sh (status {status})", text)
 
 
+def run_clients(tally, build, logs):
+    """tools/e2e.sh runs the official clients against the server; Node reports `ok N - NAME` or `not ok N - NAME`."""
+    log = logs / "e2e.log"
+    begin = time.monotonic()
+    status = run([str(ROOT / "tools" / "e2e.sh"), str(build)], log)
+    text = log.read_text(errors="replace")
+    passed = re.findall(r"^ok \d+ - (.*)", text, re.M)
+    failed = re.findall(r"^not ok \d+ - (.*)", text, re.M)
+    tally.passes(len(passed))
+    for name in failed:
+        tally.fails(f"e2e: {name}", text)
+    if status != 0 and not failed:
+        tally.fails(f"tools/e2e.sh (status {status})", text)
+    elif not failed and not passed:
+        tally.fails("tools/e2e.sh ran nothing", text)
+    elif not failed:
+        print(f"ok e2e: {len(passed)} cases ({time.monotonic() - begin:.1f} s)")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build")
@@ -158,6 +177,11 @@ def main():
             run_program(tally, program, logs, options.filter)
         else:
             tally.fails(f"the test program of room '{name}' is not built")
+    if not options.filter:
+        if os.environ.get("E2E") == "0":
+            tally.skips("e2e", "E2E=0")
+        else:
+            run_clients(tally, build, logs)
     if not options.filter and not options.no_fuzz:
         run_fuzzers(tally, logs)
 

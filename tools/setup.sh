@@ -4,8 +4,13 @@
 set -euo pipefail
 
 build_packages=(build-essential cmake ninja-build ccache pkg-config nlohmann-json3-dev libsimdjson-dev libfmt-dev
-  libcli11-dev libgtest-dev libbenchmark-dev libxxhash-dev libssl-dev libutf8proc-dev libpcre2-dev libedit-dev python3)
+  libcli11-dev libgtest-dev libbenchmark-dev libxxhash-dev libssl-dev libutf8proc-dev libpcre2-dev libedit-dev libboost1.81-dev python3)
 test_packages=(python3-numpy clang libclang-rt-14-dev llvm-14)
+# The official clients run on Node; any version that is there will do.
+if [[ "${E2E:-}" != 0 ]]; then
+  command -v node > /dev/null || test_packages+=(nodejs)
+  command -v npm > /dev/null || test_packages+=(npm)
+fi
 
 case "${1:-test}" in
   build) wanted=("${build_packages[@]}") ;;

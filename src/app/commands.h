@@ -24,5 +24,6 @@ Command add_render(CLI::App& program);
 Command add_logits(CLI::App& program);
 Command add_perplexity(CLI::App& program);
 Command add_quantize(CLI::App& program);
+Command add_serve(CLI::App& program);
 
 }  // namespace foretoken::app

@@ -40,6 +40,7 @@ class LoadedModel {
   Backend& backend() { return *backend_; }
   TargetModel& target() { return *target_; }
   double load_seconds() const { return load_seconds_; }
+  const SpeculationOptions& speculation_options() const { return speculation_; }
   DraftModels* drafts() { return drafts_.get(); }  // null when loaded without flags
   // Gives the target's weights back to the system; what refers to the model stays valid, but nothing may run until reload_weights(). Lanes,
   // cached prefixes and what speculation has learnt are untouched; the drafters' weights stay.

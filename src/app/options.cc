@@ -20,9 +20,6 @@ KvFormat CommonOptions::kv() const {
   return kv_format == "int8" ? KvFormat::kInt8 : KvFormat::kBF16;
 }
 
-namespace {
-
-// "off" is 0; a number may end in K, M, G or T.
 std::optional<uint64_t> parse_size(const std::string& text) {
   if (text == "off") return 0;
   size_t digits = 0;
@@ -41,7 +38,10 @@ std::string check_size(const std::string& text) {
   return parse_size(text) ? "" : "takes off, or bytes such as 32G, not \"" + text + "\"";
 }
 
-}  // namespace
+std::string api_key_of_environment() {
+  const char* key = std::getenv("FORETOKEN_API_KEY");
+  return key ? key : "";
+}
 
 PackedCacheOptions CommonOptions::packing() const {
   PackedCacheOptions o;

@@ -54,6 +54,14 @@ std::filesystem::path embedded_model();
 // Where this user's caches lie: FORETOKEN_CACHE_DIR, or foretoken in XDG_CACHE_HOME or in ~/.cache. Empty where none of them is set.
 std::filesystem::path default_cache_folder();
 
+// "off" is 0; a number may end in K, M, G or T. Nothing when it is no size.
+std::optional<uint64_t> parse_size(const std::string& text);
+// A CLI11 check of the same: empty, or what is wrong.
+std::string check_size(const std::string& text);
+
+// FORETOKEN_API_KEY, or empty.
+std::string api_key_of_environment();
+
 // The backend that `options` ask for. "auto" is the CPU until a GPU backend is present.
 Result<std::unique_ptr<Backend>> make_backend(const CommonOptions& options);
 

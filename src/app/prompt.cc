@@ -61,15 +61,7 @@ Result<RenderedPrompt> render_messages(const ChatTemplate& chat_template, const 
   RenderOptions options;
   options.add_generation_prompt = generation_prompt;
   options.enable_thinking = thinking.enabled;
-  const auto spelling = [&](std::optional<TokenId> id) { return id ? tokenizer.spelling(*id) : std::string(); };
-  options.bos_token = spelling(tokenizer.bos());
-  options.eos_token = spelling(tokenizer.eos());
-  options.pad_token = spelling(tokenizer.pad());
-  ASSIGN_OR_RETURN(const RenderedChat rendered, chat_template.render(messages, tools, options));
-  RenderedPrompt prompt;
-  ASSIGN_OR_RETURN(prompt.ids, tokenizer.encode(rendered.text, rendered.untrusted));
-  prompt.text = rendered.text;
-  return prompt;
+  return render_prompt(chat_template, tokenizer, messages, tools, std::move(options));
 }
 
 std::string read_standard_input() {

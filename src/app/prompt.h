@@ -7,6 +7,7 @@
 
 #include "app/loaded_model.h"
 #include "decode/sampling.h"
+#include "text/prompt.h"
 
 namespace foretoken::app {
 
@@ -30,12 +31,7 @@ uint64_t draw_seed();
 // "1,2,3" (spaces allowed) to ids; the error names the piece that is no id.
 Result<std::vector<TokenId>> parse_ids(const std::string& text);
 
-struct RenderedPrompt {
-  std::string text;
-  std::vector<TokenId> ids;
-};
-// Renders messages through the bundle's template and encodes them; spellings of special tokens inside message content stay ordinary
-// text.
+// Renders messages through the bundle's template and encodes them.
 Result<RenderedPrompt> render_messages(const ChatTemplate& chat_template, const Tokenizer& tokenizer, const OrderedJson& messages,
                                        const OrderedJson& tools, const ThinkingChoice& thinking, bool generation_prompt = true);
 

@@ -1,0 +1,28 @@
+#!/usr/bin/env python3
+"""Streams an answer of a running server (foretoken serve). Standard library only."""
+import json
+import sys
+import urllib.request
+
+URL = "http://127.0.0.1:8000/v1/chat/completions"
+
+
+def main():
+    question = " ".join(sys.argv[1:]) or "What does the command ls do?"
+    body = {"messages": [{"role": "user", "content": question}], "stream": True, "stream_options": {"include_usage": True}}
+    request = urllib.request.Request(URL, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request) as response:
+        for line in response:
+            text = line.decode().strip()
+            if not text.startswith("data: ") or text == "data: [DONE]":
+                continue
+            chunk = json.loads(text[6:])
+            for choice in chunk["choices"]:
+                print(choice["delta"].get("content") or "", end="", flush=True)
+            if chunk.get("usage"):
+                speculation = chunk["foretoken"]["speculation"]
+                print(f"\n[{chunk['usage']['completion_tokens']} tokens, {speculation['tokens_per_cycle']:.2f} a cycle]")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+// Options of `foretoken serve`, which the server's and the engine's process share.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "app/loaded_model.h"
+#include "serve/model_text.h"
+
+namespace foretoken::app {
+
+struct ServeOptions {
+  CommonOptions common;
+  SpeculationFlags speculation;
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string api_key;
+  std::vector<std::string> allowed_hosts, allowed_origins, names;
+  int64_t max_context = 0;           // 0: what the model and the memory allow, 32768 at most
+  std::string max_memory;            // empty: what the machine leaves
+  int lanes = 0;                     // 0: as many as fit, 4 at most
+  size_t queue = 1024;
+  std::string cache_ram;             // empty: what the memory plan gives
+  std::string cache_disk = "off";
+  double decode_share = 0.5;
+  double idle_release_s = 0;         // 0: never
+  std::string default_thinking;
+  std::string max_request = "64M";
+  double drain_s = 600;
+  bool no_webui = false;
+  int engine_fd = -1;                // hidden: this is the engine's process, and its socket
+};
+
+// What the text side needs of an opened bundle; takes the tokenizer and the template over.
+Result<serve::ModelText> model_text(OpenedBundle& opened, const ModelConfig& config, const std::string& default_thinking);
+std::string model_name(const ServeOptions& options, const Bundle& bundle);
+
+// The engine's process: loads, warms up, serves its socket. The exit status.
+int run_engine_process(const ServeOptions& options);
+
+}  // namespace foretoken::app
