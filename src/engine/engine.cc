@@ -42,6 +42,7 @@ struct Engine::Job {
   std::vector<int64_t> captures;   // lengths at which a checkpoint will be taken, ascending, all beyond the lane's
   int64_t last_capture = 0;
   size_t reported = 0;             // tokens
+  int64_t reached = 0;             // tokens that its lanes have held at most
   TimePoint submitted{}, placed{};
   RequestResult result;
 
@@ -81,7 +82,7 @@ Result<RequestId> Engine::submit(Request request) {
   if (const Status valid = Sequence::check(request.prompt, how, target_.config().vocab); !valid) return refuse(valid.error());
   if (prompt > options_.max_context)
     return refuse({ErrorCode::kUsage, fmt::format("the prompt has {} tokens and the context is {}: shorten it or raise --max-context", prompt, options_.max_context)});
-  const size_t waiting = static_cast<size_t>(std::count_if(jobs_.begin(), jobs_.end(), [](const auto& j) { return j->phase != Job::Phase::kActive; }));
+  const size_t waiting = static_cast<size_t>(std::count_if(jobs_.begin(), jobs_.end(), [](const auto& j) { return j->phase == Job::Phase::kWaiting || j->phase == Job::Phase::kLoading; }));
   if (waiting >= options_.queue) return refuse({ErrorCode::kBusy, fmt::format("{} requests wait already: try again later", waiting)});
   how.max_tokens = std::min(how.max_tokens, options_.max_context - prompt + 1);
 
@@ -250,20 +251,19 @@ void Engine::place(Job& job, Lane& lane) {
   if (!job.had_lane) {
     job.placed = now;
     job.result.queue_s = seconds_between(job.submitted, now);
-    job.result.cached_tokens = match.length;
     if (match.shared > match.length)
       job.result.cache_note = fmt::format("the first {} tokens were computed before, and the last checkpoint in them is at {}", match.shared, match.length);
     else if (match.length > 0)
       job.result.cache_note = fmt::format("differs from every earlier prompt behind token {}", match.length);
     else
       job.result.cache_note = "no earlier prompt begins like this";
-    totals_.restored_tokens += static_cast<uint64_t>(match.length);
-  } else {
-    totals_.recomputed_rows += static_cast<uint64_t>(sequence.decided_rows());
   }
-  if (!job.had_lane && job.request.events)
-    job.request.events({.kind = RequestEvent::Kind::kProgress, .id = job.id, .prompt_done = match.length, .prompt_total = job.result.prompt_tokens,
-                        .cached_tokens = match.length});
+  // A suspended prompt may find more than it had computed, because others went on.
+  const int64_t gained = std::max<int64_t>(0, match.length - job.reached);
+  job.reached += gained;
+  job.result.cached_tokens += gained;
+  totals_.restored_tokens += static_cast<uint64_t>(gained);
+  if (!job.had_lane || gained > 0) report_progress(job);
   job.had_lane = true;
   plan_captures(job, match.shared);
 }
@@ -359,6 +359,7 @@ bool Engine::prefill_pass() {
       break;
     }
     job.lane->state->reserve_rows(rows);
+    totals_.recomputed_rows += static_cast<uint64_t>(std::clamp<int64_t>(job.reached - job.length(), 0, rows));
     job.sequence->add_decided(pass_, rows, stop);
     jobs.push_back(&job);
     budget -= rows;
@@ -411,6 +412,7 @@ bool Engine::decode_pass() {
   const TimePoint drafted = clock_.now();
   const ForwardResult result = pass_.run(target_);
   totals_.draft_s += seconds_between(begin, drafted);
+  totals_.decode_rows += static_cast<uint64_t>(pass_.rows());
   ++totals_.decode_passes;
   settle(jobs, result, seconds_between(drafted, clock_.now()));
   return true;
@@ -422,6 +424,7 @@ void Engine::settle(std::span<Job* const> jobs, const ForwardResult& result, dou
   std::vector<std::optional<Error>> errors(jobs.size());
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (const Status done = jobs[i]->sequence->settle(target_, result, facts); !done) errors[i] = done.error();
+    jobs[i]->reached = std::max(jobs[i]->reached, jobs[i]->length());
     facts.learn_cost = false;
   }
   totals_.forward_s += forward_s;
@@ -435,16 +438,19 @@ void Engine::settle(std::span<Job* const> jobs, const ForwardResult& result, dou
   }
 }
 
+void Engine::report_progress(Job& job) {
+  if (!job.request.events) return;
+  job.request.events({.kind = RequestEvent::Kind::kProgress, .id = job.id, .prompt_done = std::min(job.reached, job.result.prompt_tokens),
+                      .prompt_total = job.result.prompt_tokens, .cached_tokens = job.result.cached_tokens});
+}
+
 void Engine::report_tokens(Job& job) {
   const size_t now = job.sequence->tokens().size();
   const size_t first = std::exchange(job.reported, now);
   if (first == 0 && now > 0) job.result.prefill_s = seconds_between(job.placed, clock_.now());
   totals_.emitted_tokens += now - first;
-  if (!job.request.events) return;
-  if (now == 0)
-    job.request.events({.kind = RequestEvent::Kind::kProgress, .id = job.id, .prompt_done = job.length(), .prompt_total = job.result.prompt_tokens,
-                        .cached_tokens = job.result.cached_tokens});
-  if (now > first)
+  if (first == 0) report_progress(job);
+  if (now > first && job.request.events)
     job.request.events({.kind = RequestEvent::Kind::kTokens, .id = job.id, .sequence = job.sequence.get(), .first = first, .count = now - first});
 }
 
@@ -468,8 +474,13 @@ void Engine::publish(Job& job, bool to_disk) {
   if (!options_.cache.enabled || length == 0) return;
   job.last_capture = length;
   const auto tokens = job.known().first(static_cast<size_t>(length));
-  if (!evict_for(Checkpoint::new_pages(length))) return;
-  const Checkpoint* published = cache_->publish(tokens, state.checkpoint(), job.sequence->save_drafts());
+  const PrefixCache::Match known = cache_->refresh(tokens);
+  const bool whole = !known.drafts.empty() || drafts_ == nullptr || !job.request.speculate;
+  const Checkpoint* published = whole ? known.checkpoint : nullptr;
+  if (published == nullptr) {
+    if (!evict_for(Checkpoint::new_pages(length))) return;
+    published = cache_->publish(tokens, state.checkpoint(), job.sequence->save_drafts());
+  }
   if (published == nullptr || disk_ == nullptr || !to_disk) return;
   const std::vector<std::byte> recurrent = published->recurrent();
   const PrefixCache::Match match = cache_->peek(tokens, length);

@@ -33,8 +33,10 @@ struct EngineStatus {
   size_t queue_limit = 0;
   size_t pages_in_use = 0, pages_limit = 0, page_bytes = 0;
   uint64_t submitted = 0, finished = 0, failed = 0, cancelled = 0, refused = 0, preemptions = 0;
-  uint64_t prompt_rows = 0;           // executed
-  uint64_t restored_tokens = 0, recomputed_rows = 0;  // the latter: of suspended requests, once more
+  uint64_t prompt_rows = 0, decode_rows = 0;  // executed: decided tokens', and cycles' with their proposals
+  // prompt_rows + restored_tokens is what requests' lanes have held of their prompts, and recomputed_rows: what a suspended request had
+  // computed before, prompt or answer, and computed once more.
+  uint64_t restored_tokens = 0, recomputed_rows = 0;
   uint64_t emitted_tokens = 0;
   uint64_t decode_passes = 0, prefill_passes = 0;
   double decode_s = 0, prefill_s = 0, draft_s = 0, forward_s = 0, settle_s = 0, other_s = 0;  // of the steps; other_s: all but drafts, forwards, commits
@@ -93,6 +95,7 @@ class Engine {
   Job* victim(const Job* needy);
   void suspend(Job& job);
   void settle(std::span<Job* const> jobs, const ForwardResult& result, double forward_s);
+  void report_progress(Job& job);
   void report_tokens(Job& job);
   void capture(Job& job);
   void publish(Job& job, bool to_disk);

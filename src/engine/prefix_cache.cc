@@ -96,6 +96,18 @@ bool PrefixCache::contains(std::span<const TokenId> tokens) const {
   return peek(tokens, static_cast<int64_t>(tokens.size())).length == static_cast<int64_t>(tokens.size());
 }
 
+PrefixCache::Match PrefixCache::refresh(std::span<const TokenId> tokens) {
+  const int64_t length = static_cast<int64_t>(tokens.size());
+  const Walk w = walk(tokens, length);
+  if (w.best == nullptr || w.best->checkpoint->length() != length) return {};
+  entries_.splice(entries_.begin(), entries_, w.best->place);
+  return peek(tokens, length);
+}
+
+void PrefixCache::visit(const std::function<void(const Checkpoint&)>& each) const {
+  for (const auto& entry : entries_) each(*entry->checkpoint);
+}
+
 const Checkpoint* PrefixCache::publish(std::span<const TokenId> tokens, std::unique_ptr<Checkpoint> checkpoint, std::vector<std::byte> drafts) {
   CHECK(checkpoint->length() == static_cast<int64_t>(tokens.size()));
   if (!options_.enabled) return nullptr;
@@ -104,19 +116,23 @@ const Checkpoint* PrefixCache::publish(std::span<const TokenId> tokens, std::uni
     return nullptr;
   }
   if (const Walk w = walk(tokens, checkpoint->length()); w.best != nullptr && w.best->checkpoint->length() == checkpoint->length()) {
-    if (w.best->drafts.empty() && !drafts.empty()) {  // known already, but not its drafters' part
-      copied_bytes_ += drafts.size();
-      w.best->drafts = std::move(drafts);
+    Entry& known = *w.best;
+    entries_.splice(entries_.begin(), entries_, known.place);
+    if (known.drafts.empty() && !drafts.empty()) {  // what its drafters remember was missing
+      while (drafts.size() + statistics().bytes > options_.limit_bytes && entries_.size() > 1) evict();
+      if (drafts.size() + statistics().bytes <= options_.limit_bytes) {
+        copied_bytes_ += drafts.size();
+        known.drafts = std::move(drafts);
+      }
     }
-    entries_.splice(entries_.begin(), entries_, w.best->place);
-    return w.best->checkpoint.get();
+    return known.checkpoint.get();
   }
-  const size_t own = checkpoint->recurrent_bytes() + drafts.size() + Checkpoint::new_pages(checkpoint->length()) * pool_.layout().page_bytes();
-  while (own + statistics().bytes > options_.limit_bytes && evict()) {}
-  if (own + statistics().bytes > options_.limit_bytes) {
+  const size_t copied = checkpoint->recurrent_bytes() + drafts.size();
+  if (copied + checkpoint->pages().size() * pool_.layout().page_bytes() > options_.limit_bytes) {
     ++statistics_.dropped_no_room;
     return nullptr;
   }
+  while (copied + bytes_of_unheld(*checkpoint) + statistics().bytes > options_.limit_bytes) evict();
   auto entry = std::make_unique<Entry>();
   entry->node = path(tokens);
   const auto tail = tokens.subspan(tokens.size() / kPageTokens * kPageTokens);
@@ -129,10 +145,7 @@ const Checkpoint* PrefixCache::publish(std::span<const TokenId> tokens, std::uni
   ++statistics_.published;
   entries_.push_front(std::move(entry));
   entries_.front()->place = entries_.begin();
-  const Checkpoint* published = entries_.front()->checkpoint.get();
-  // Its full pages may have been the lane's alone until now.
-  while (statistics().bytes > options_.limit_bytes && entries_.size() > 1 && evict()) {}
-  return published;
+  return entries_.front()->checkpoint.get();
 }
 
 PrefixCache::Node* PrefixCache::path(std::span<const TokenId> tokens) {
@@ -183,6 +196,13 @@ void PrefixCache::remove(Entry& entry) {
 
 void PrefixCache::hold(const Checkpoint& checkpoint) {
   for (const std::byte* page : checkpoint.pages()) ++held_pages_[page];
+}
+
+// Its pages that no entry holds yet.
+size_t PrefixCache::bytes_of_unheld(const Checkpoint& checkpoint) const {
+  const auto pages = checkpoint.pages();
+  const auto unheld = std::count_if(pages.begin(), pages.end(), [this](const std::byte* page) { return held_pages_.count(page) == 0; });
+  return static_cast<size_t>(unheld) * pool_.layout().page_bytes();
 }
 
 void PrefixCache::let_go(const Checkpoint& checkpoint) {

@@ -3,7 +3,7 @@
 // Single-threaded. docs/prefix_cache.md.
 #pragma once
 
-#include <array>
+#include <functional>
 #include <list>
 #include <memory>
 #include <span>
@@ -17,7 +17,7 @@ namespace foretoken {
 
 struct PrefixCacheOptions {
   bool enabled = true;
-  size_t limit_bytes = size_t{1} << 30;  // of copied memory and of pages that no lane but the cache holds
+  size_t limit_bytes = size_t{1} << 30;  // of copied memory and of the pages that entries hold, each counted once
   int64_t checkpoint_every = 1024;       // tokens between checkpoints inside a long prompt or answer
 };
 
@@ -45,9 +45,13 @@ class PrefixCache {
   // The same without a trace.
   Match peek(std::span<const TokenId> tokens, int64_t at_most) const;
   bool contains(std::span<const TokenId> tokens) const;
+  // The entry of exactly `tokens`, now the most recent; a miss when there is none. Not a hit: nothing is restored.
+  Match refresh(std::span<const TokenId> tokens);
+  // Every entry, most recently used first: for checks of what is held.
+  void visit(const std::function<void(const Checkpoint&)>& each) const;
 
-  // Takes the checkpoint of exactly `tokens`, and returns the one that the cache now holds of them. What is not finite, or does not fit
-  // the limit when everything else is gone, is dropped and counted: null.
+  // Takes the checkpoint of exactly `tokens`, and returns the one that the cache now holds of them. What is not finite, or exceeds the
+  // limit alone, is dropped and counted: null.
   const Checkpoint* publish(std::span<const TokenId> tokens, std::unique_ptr<Checkpoint> checkpoint, std::vector<std::byte> drafts);
   // Drops the entry that was used longest ago. False when there is none.
   bool evict();
@@ -69,6 +73,7 @@ class PrefixCache {
   Node* path(std::span<const TokenId> tokens);
   void remove(Entry& entry);
   void hold(const Checkpoint& checkpoint);
+  size_t bytes_of_unheld(const Checkpoint& checkpoint) const;
   void let_go(const Checkpoint& checkpoint);
 
   PrefixCacheOptions options_;

@@ -39,7 +39,8 @@ struct RequestEvent {
   enum class Kind : uint8_t { kProgress, kTokens, kFinished };
   Kind kind;
   RequestId id = 0;
-  // kProgress: prompt tokens that the lane holds, restored ones included, of how many; comes at least once, before the first token.
+  // kProgress: prompt tokens that are done, restored ones included, of how many. Never falls, whatever is suspended; all of them before the
+  // first token.
   int64_t prompt_done = 0, prompt_total = 0, cached_tokens = 0;
   // kTokens: sequence->tokens()[first, first + count) are new; also Sequence::drafted_by and Sequence::logprobs of them.
   const Sequence* sequence = nullptr;

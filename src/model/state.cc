@@ -61,6 +61,24 @@ void PagePool::give_back(std::byte* page) {
   --in_use_;
 }
 
+// A cache at its limit drops an entry or a few for each that it takes: more than these are not needed at once.
+constexpr size_t kSpareMemories = 4;
+
+Buffer PagePool::take_memory(size_t bytes) {
+  for (Buffer& memory : spare_memory_)
+    if (memory.size() == bytes) {
+      std::swap(memory, spare_memory_.back());
+      Buffer taken = std::move(spare_memory_.back());
+      spare_memory_.pop_back();
+      return taken;
+    }
+  return backend_.allocate(bytes);
+}
+
+void PagePool::give_back_memory(Buffer memory) {
+  if (spare_memory_.size() < kSpareMemories) spare_memory_.push_back(std::move(memory));
+}
+
 namespace {
 
 size_t recurrent_bytes_of(const ModelConfig& config) {
@@ -73,12 +91,15 @@ size_t recurrent_bytes_of(const ModelConfig& config) {
 
 Checkpoint::~Checkpoint() {
   for (std::byte* page : pages_) pool_.give_back(page);
+  pool_.give_back_memory(std::move(recurrent_));
 }
 
 bool Checkpoint::finite() const {
-  const std::vector<std::byte> memory = recurrent();
-  const auto* values = reinterpret_cast<const float*>(memory.data());
-  return std::all_of(values, values + memory.size() / sizeof(float), [](float v) { return std::isfinite(v); });
+  const auto all_finite = [this](const std::byte* memory) {
+    const auto* values = reinterpret_cast<const float*>(memory);
+    return std::all_of(values, values + recurrent_.size() / sizeof(float), [](float v) { return std::isfinite(v); });
+  };
+  return pool_.backend().on_host() ? all_finite(recurrent_.data()) : all_finite(recurrent().data());
 }
 
 std::vector<std::byte> Checkpoint::recurrent() const { return on_host(pool_.backend(), recurrent_.data(), recurrent_.size()); }
@@ -98,7 +119,7 @@ std::unique_ptr<Checkpoint> Checkpoint::from_bytes(const ModelConfig& config, Pa
     c->pages_.push_back(pool.take());
     upload(pool.backend(), pages.subspan(i * page_bytes, page_bytes), c->pages_.back());
   }
-  c->recurrent_ = pool.backend().allocate(recurrent.size());
+  c->recurrent_ = pool.take_memory(recurrent.size());
   upload(pool.backend(), recurrent, c->recurrent_.data());
   return c;
 }
@@ -115,7 +136,7 @@ std::unique_ptr<Checkpoint> LaneState::checkpoint() const {
     c->pages_.push_back(pool_.take());
     copy_page(pool_, pages_[c->full_pages()], c->pages_.back());
   }
-  c->recurrent_ = pool_.backend().allocate(recurrent_.size());
+  c->recurrent_ = pool_.take_memory(recurrent_.size());
   copy_memory(pool_.backend(), recurrent_.data(), c->recurrent_.data(), recurrent_.size());
   return c;
 }

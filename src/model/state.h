@@ -26,6 +26,9 @@ class PagePool {
   // One more holder of a page in use; give_back() takes one away, and the last one's makes it free.
   void share(std::byte* page) { ++more_holders_[page]; }
   void give_back(std::byte* page);
+  // Memory of a checkpoint, `bytes` long and of any content; one that was given back is taken again.
+  Buffer take_memory(size_t bytes);
+  void give_back_memory(Buffer memory);
   size_t pages_in_use() const { return in_use_; }
   size_t allocated_bytes() const { return allocated_bytes_; }
 
@@ -34,6 +37,7 @@ class PagePool {
   Backend& backend_;
   std::vector<Buffer> slabs_;
   std::vector<std::byte*> free_;
+  std::vector<Buffer> spare_memory_;  // at most kSpareMemories
   std::unordered_map<std::byte*, uint32_t> more_holders_;  // beyond the first
   size_t in_use_ = 0, allocated_bytes_ = 0;
   size_t limit_ = std::numeric_limits<size_t>::max();
