@@ -121,19 +121,20 @@ bool DraftModels::has(Route route) const {
     case Route::kCopy: return resolution_.copy;
     case Route::kMtp: return mtp_ != nullptr;
     case Route::kBlock: return block_ != nullptr;
-    case Route::kScripted: return false;
+    case Route::kScripted: return make_scripted_ != nullptr;
   }
   return false;
 }
 
 std::vector<std::unique_ptr<Drafter>> DraftModels::make(std::span<const Route> routes) {
   std::vector<std::unique_ptr<Drafter>> drafters;
-  for (const Route route : {Route::kBlock, Route::kMtp, Route::kCopy}) {
+  for (const Route route : {Route::kBlock, Route::kMtp, Route::kCopy, Route::kScripted}) {
     const bool wanted = routes.empty() || std::find(routes.begin(), routes.end(), route) != routes.end();
     if (!wanted || !has(route)) continue;
     if (route == Route::kBlock) drafters.push_back(make_block_drafter(*block_));
     if (route == Route::kMtp) drafters.push_back(make_mtp_drafter(config_, *mtp_));
     if (route == Route::kCopy) drafters.push_back(make_lookup_drafter());
+    if (route == Route::kScripted) drafters.push_back(make_scripted_());
   }
   return drafters;
 }

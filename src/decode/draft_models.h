@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -50,6 +51,8 @@ class DraftModels {
 
   const DraftResolution& resolution() const { return resolution_; }
   bool has(Route route) const;
+  // A further drafter of Route::kScripted in every set: how tests and measurements bring their own.
+  void offer_scripted(std::function<std::unique_ptr<Drafter>()> make) { make_scripted_ = std::move(make); }
   // New drafters for one generation: those of `routes` that are loaded; all loaded ones when empty.
   std::vector<std::unique_ptr<Drafter>> make(std::span<const Route> routes = {});
   SpeculationMemory& memory() { return memory_; }
@@ -64,6 +67,7 @@ class DraftModels {
   std::unique_ptr<MtpHead> mtp_;
   std::optional<Bundle> drafter_bundle_;
   std::unique_ptr<DflashModel> block_;
+  std::function<std::unique_ptr<Drafter>()> make_scripted_;
   SpeculationMemory memory_;
 };
 

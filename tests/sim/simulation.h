@@ -1,0 +1,76 @@
+// A simulation of the engine from one seed: the real engine, scheduler, prefix cache, lanes and drafters over the tiny model, a clock that
+// a cost model moves, and a script of conversations, resends, cancels, deadlines, preemptions and limits that run out. Every answer is
+// compared with the one its request has alone, and what must always hold is checked after every step. A failure is thrown with its seed
+// and step; `sim_soak --replay N` replays it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+#include "sim/sim_model.h"
+
+namespace foretoken::sim {
+
+inline constexpr int kRequestsPerSeed = 50;  // of the test
+
+struct SimOptions {
+  uint64_t seed = 1;
+  KvFormat kv_format = KvFormat::kBF16;
+  EngineOptions engine;
+  int max_rows = 128;
+  std::string speculate = "copy,mtp";  // "off": no drafters at all
+  bool scripted = false;     // beside them, a drafter that knows the answer
+  double right = 0.7;        // of its guesses
+  bool branching = false;    // it proposes trees
+  // Of one step.
+  double submit = 0.2, preempt = 0.01, clear = 0.002, evict = 0.01;
+  double cancel = 0.05;      // of a request's
+  int burst = 3;             // requests that come together, at most
+  double idle_s = 1;         // simulated seconds between requests, on average, when nothing runs
+  double pass_s = 0.01, row_s = 0.0005;  // what a pass takes
+  bool hashes = true;        // now and then a lane's state is compared too
+
+  // Everything from `seed`.
+  static SimOptions draw(uint64_t seed);
+};
+
+struct SimReport {
+  uint64_t steps = 0, requests = 0, finished = 0, failed = 0, cancelled = 0, refused = 0, preemptions = 0;
+  uint64_t prompt_tokens = 0, restored_tokens = 0, answer_tokens = 0, drafted = 0, accepted = 0;
+  uint64_t forced = 0;      // lanes taken away by the script
+  uint64_t hashes = 0, logprobs = 0, evictions = 0;
+  uint64_t most_steps = 0;  // between a request's arrival and its end
+  double simulated_s = 0;
+  void add(const SimReport& other);
+};
+
+class Simulation {
+ public:
+  // `model` must outlive it.
+  Simulation(SimModel& model, const SimOptions& options);
+  ~Simulation();
+
+  // Submits `requests` more requests at times of its own choice and runs until all have ended. May be called again.
+  void serve(int requests);
+  // What must hold at the very end: a cleared cache leaves nothing in use. The simulation is over.
+  void finish();
+
+  const SimReport& report() const;
+  Engine& engine();
+  TargetModel& target();
+  DraftModels* drafts();
+  // Forgets conversations and answers, so that a long simulation stays small. Only between calls of serve().
+  void forget();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// Where simulations are: what a failing CHECK prints before the process ends.
+void report_place_on_abort();
+
+}  // namespace foretoken::sim
