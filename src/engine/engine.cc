@@ -118,14 +118,14 @@ void Engine::end_early(TimePoint now) {
       job->sequence->cancel();
       finish(*job, std::nullopt);
     }
-  std::vector<Job*> overdue, empty;  // a request's events may submit others
+  std::vector<Job*> overdue;  // a request's events may submit others
   for (const auto& job : jobs_)
     if (job->phase != Job::Phase::kEnded && job->request.deadline && *job->request.deadline <= now) overdue.push_back(job.get());
-  for (const auto& job : jobs_)
-    if (job->phase == Job::Phase::kWaiting && job->sequence->finished()) empty.push_back(job.get());  // no token was asked for
-  for (Job* job : empty) finish(*job, std::nullopt);
   for (Job* job : overdue)
     finish(*job, Error{ErrorCode::kTimeout, fmt::format("the deadline passed after {} of the answer's tokens", job->sequence->tokens().size())});
+  // Those that asked for no token, and what the events above submitted of that kind.
+  for (size_t i = 0; i < jobs_.size(); ++i)
+    if (jobs_[i]->phase == Job::Phase::kWaiting && jobs_[i]->sequence->finished()) finish(*jobs_[i], std::nullopt);
 }
 
 std::optional<TimePoint> Engine::next_deadline() const {
@@ -191,7 +191,7 @@ void Engine::admit() {
       std::vector<WaitingRequest> waiting;
       std::vector<int64_t> cached;
       for (const auto& job : jobs_) {
-        if (job->phase != Job::Phase::kWaiting) continue;
+        if (job->phase != Job::Phase::kWaiting || job->sequence->finished()) continue;
         cached.push_back(cache_->peek(job->known(), job->sequence->restorable()).length);
         const int64_t left = static_cast<int64_t>(job->known().size()) - cached.back();
         waiting.push_back(job->facts(left, hold_for_producer(*job, cached.back())));

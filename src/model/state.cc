@@ -61,8 +61,8 @@ void PagePool::give_back(std::byte* page) {
   --in_use_;
 }
 
-// A cache at its limit drops an entry or a few for each that it takes: more than these are not needed at once.
-constexpr size_t kSpareMemories = 4;
+// A cache at its limit drops about one entry for each that it takes, so one would nearly do; more would be memory that no limit counts.
+constexpr size_t kSpareMemories = 2;
 
 Buffer PagePool::take_memory(size_t bytes) {
   for (Buffer& memory : spare_memory_)

@@ -286,6 +286,38 @@ TEST(Engine, Refusals) {
   EXPECT_TRUE(bench.heard[2].tokens.empty());
 }
 
+// A request without tokens to answer ends before it has a lane, even one that another's event submits in the middle of a step.
+TEST(Engine, NoTokensNoLane) {
+  EngineRig& rig = EngineRig::embedded();
+  EngineBench bench(rig, {.lanes = 2, .max_context = 64});
+  Engine& engine = *bench.engine;
+  std::vector<std::pair<FinishReason, int64_t>> ended;  // reasons and tokens of the requests that events submitted
+  const auto submit_empty = [&] {
+    Request request{.prompt = text_like(9, 2), .max_tokens = 0};
+    request.events = [&](const RequestEvent& e) {
+      ASSERT_EQ(e.kind, RequestEvent::Kind::kFinished);
+      ended.emplace_back(e.result->reason, e.result->answer_tokens);
+    };
+    ASSERT_TRUE(engine.submit(std::move(request)).ok());
+  };
+  RequestId first = 0;
+  for (int i = 0; i < 2; ++i) {  // one that is cancelled while it waits, one that runs
+    Request request{.prompt = text_like(20, i), .max_tokens = 5};
+    request.events = [&](const RequestEvent&) { submit_empty(); };
+    const Result<RequestId> id = engine.submit(std::move(request));
+    if (i == 0) first = *id;
+  }
+  engine.cancel(first);
+  for (int idle = 0; !engine.idle(); idle = engine.step() ? 0 : idle + 1) ASSERT_LT(idle, 3);
+  EXPECT_GE(ended.size(), 4u);
+  for (const auto& [reason, tokens] : ended) {
+    EXPECT_EQ(reason, FinishReason::kLength);
+    EXPECT_EQ(tokens, 0);
+  }
+  EXPECT_EQ(bench.target->rows_run(), engine.status().prompt_rows + engine.status().decode_rows);
+  EXPECT_EQ(engine.status().prompt_rows, 20u);
+}
+
 // Stop tokens and callbacks end an answer at the exact token inside an accepted block, whoever shares the pass.
 TEST(Engine, StopsAtTheExactToken) {
   EngineRig& rig = EngineRig::embedded();

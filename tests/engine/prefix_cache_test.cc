@@ -199,10 +199,16 @@ TEST(PrefixCache, Limits) {
   // Known already: what the drafters remember joins the entry, and counts.
   const Ids plain(40, 3);
   cache.publish(plain, world.checkpoint(plain), {});
+  while (cache.statistics().entries > 1) cache.evict();
   const size_t before = cache.statistics().bytes;
   cache.publish(plain, world.checkpoint(plain), std::vector<std::byte>(50));
   EXPECT_EQ(cache.statistics().bytes, before + 50);
   EXPECT_EQ(cache.peek(plain, 40).drafts.size(), 50u);
+  // Too much of it for the limit: the entry stays without.
+  const Ids other(40, 4);
+  cache.publish(other, world.checkpoint(other), {});
+  ASSERT_NE(cache.publish(other, world.checkpoint(other), std::vector<std::byte>(3 * one)), nullptr);
+  EXPECT_TRUE(cache.peek(other, 40).drafts.empty());
   EXPECT_LE(cache.statistics().bytes, cache.statistics().limit_bytes);
   cache.clear();
   EXPECT_EQ(world.pool.pages_in_use(), 0u);

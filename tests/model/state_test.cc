@@ -17,7 +17,7 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
-class StateTest : public testing::TestWithParam<KvFormat> {
+class StateTest : public ::testing::TestWithParam<KvFormat> {
  protected:
   static test::TestModel& model() {
     static const test::TinyBundle bundle;
