@@ -1,7 +1,11 @@
 // foretoken certify: the exactness certificate for this model on this machine. Exit status 0 pass, 1 fail, 3 inconclusive.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -14,9 +18,30 @@ namespace {
 
 struct CertifyCommandOptions {
   CommonOptions common;
-  std::string out;
+  std::string out, speculate = "copy,mtp,dflash";
   int tokens = 160;
   bool quick = false, fail_fast = false;
+  std::vector<std::string> parts;
+};
+
+// A folder of this run for entries of the prefix cache; it goes with the object.
+class ScratchFolder {
+ public:
+  ScratchFolder() {
+    std::error_code error;
+    std::string name = (std::filesystem::temp_directory_path(error) / "foretoken-certify-XXXXXX").string();
+    if (!error && ::mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  ~ScratchFolder() {
+    std::error_code ignored;  // what cannot be removed is left to the system
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  ScratchFolder(const ScratchFolder&) = delete;
+  ScratchFolder& operator=(const ScratchFolder&) = delete;
+  const std::filesystem::path& path() const { return path_; }  // empty: there is none
+
+ private:
+  std::filesystem::path path_;
 };
 
 // Requests and openings of several kinds; each holds something that repeats, so that copying has work and makes mistakes.
@@ -80,18 +105,33 @@ std::string processor_name() {
   return "unknown processor";
 }
 
+std::vector<std::string> part_names(const CertifyOptions& options) {
+  std::vector<std::string> names;
+  for (const CertifyPart part : kCertifyParts)
+    if (options.parts.empty() || std::find(options.parts.begin(), options.parts.end(), part) != options.parts.end()) names.emplace_back(part_name(part));
+  return names;
+}
+
 Result<int> run_certify(const CertifyCommandOptions& o) {
-  const SpeculationFlags every{.speculate = "copy,mtp,dflash"};
+  const SpeculationFlags every{.speculate = o.speculate};
   ASSIGN_OR_RETURN(auto loaded, LoadedModel::load(o.common, &every));
   LoadedModel& model = *loaded;
-  CertifyOptions options{.tokens = o.tokens, .quick = o.quick, .fail_fast = o.fail_fast};
+  const ScratchFolder scratch;
+  CertifyOptions options{.tokens = o.tokens, .quick = o.quick, .fail_fast = o.fail_fast, .folder = scratch.path()};
   ASSIGN_OR_RETURN(options.prompts, make_prompts(model));
+  for (const std::string& name : o.parts) {
+    ASSIGN_OR_RETURN(const CertifyPart part, parse_part(name));
+    options.parts.push_back(part);
+  }
+  const std::unique_ptr<TargetModel> engine_target = model.make_target();
   const auto show = [&](const CertifyCell& c) {
     if (o.common.json && o.common.level() != LogLevel::kDebug) return;
-    fmt::print(stderr, "{:<12} {:<7} {:<40} {:>9} logits {:>6} tokens {:>6} drafted {:>6} rejected{}\n", verdict_name(c.verdict), c.part, c.name, c.compared_logits,
-               c.compared_tokens, c.drafted, c.rejected, c.detail.empty() ? "" : "  " + c.detail);
+    fmt::print(stderr, "{:<12} {:<10} {:<40} {:>9} logits {:>6} tokens {:>5} states {:>6} drafted {:>6} rejected{}{}{}{}\n", verdict_name(c.verdict), c.part, c.name,
+               c.compared_logits, c.compared_tokens, c.compared_states, c.drafted, c.rejected, c.preemptions > 0 ? fmt::format(" {:>5} preempted", c.preemptions) : "",
+               c.restored_tokens > 0 ? fmt::format(" {:>6} restored", c.restored_tokens) : "",
+               c.compared_drafts > 0 ? fmt::format(" {:>5} drafts compared", c.compared_drafts) : "", c.detail.empty() ? "" : "  " + c.detail);
   };
-  ASSIGN_OR_RETURN(const CertifyResult result, certify(model.target(), *model.drafts(), options, show));
+  ASSIGN_OR_RETURN(const CertifyResult result, certify({model.target(), *engine_target, *model.drafts()}, options, show));
   const Certificate& certificate = result.certificate;
   const BackendInfo backend = model.backend().info();
   OrderedJson operators = OrderedJson::object();
@@ -102,7 +142,7 @@ Result<int> run_certify(const CertifyCommandOptions& o) {
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
   OrderedJson json = {{"certificate", "foretoken exactness"},
-                      {"version", 1},
+                      {"version", 2},
                       {"date", date},
                       {"model", {{"architecture", model.config().architecture}, {"fingerprint", model.bundle().fingerprint()}, {"kv_format", o.common.kv_format},
                                  {"drafter", model.drafts()->resolution().drafter.fits ? std::string(drafter_kind_name(model.drafts()->resolution().drafter.kind)) : "none"},
@@ -110,6 +150,8 @@ Result<int> run_certify(const CertifyCommandOptions& o) {
                       {"build", {{"version", FORETOKEN_VERSION}, {"numerics", o.common.numerics}}},
                       {"machine", {{"processor", processor_name()}, {"backend", backend.name}, {"kernels", backend.detail}}},
                       {"operators", operators},
+                      {"parts", part_names(options)},
+                      {"quick", o.quick},
                       {"absent", result.absent},
                       {"prompts", options.prompts.size()},
                       {"tokens_per_answer", options.tokens}};
@@ -118,10 +160,12 @@ Result<int> run_certify(const CertifyCommandOptions& o) {
   if (!o.out.empty()) TRY(write_file_atomically(o.out, dump_json(json, 1) + "\n"));
   if (o.common.json) std::cout << dump_json(json, 1) << "\n";
   else
-    fmt::print("{}: {} cells, {} logits, {} tokens and {} states compared; {} tokens drafted, {} rejected\n", verdict_name(certificate.verdict()), certificate.cells.size(),
+    fmt::print("{}{}: {} cells, {} logits, {} tokens and {} states compared; {} tokens drafted, {} rejected; {} preemptions; {} tokens restored\n",
+               verdict_name(certificate.verdict()), options.parts.empty() ? "" : fmt::format(" of {} alone", fmt::join(part_names(options), ", ")), certificate.cells.size(),
                certificate.total(&CertifyCell::compared_logits), certificate.total(&CertifyCell::compared_tokens), certificate.total(&CertifyCell::compared_states),
-               certificate.total(&CertifyCell::drafted), certificate.total(&CertifyCell::rejected));
-  for (const std::string& reason : result.absent) log_info(o.common, "not part of this bundle: " + reason);
+               certificate.total(&CertifyCell::drafted), certificate.total(&CertifyCell::rejected), certificate.total(&CertifyCell::preemptions),
+               certificate.total(&CertifyCell::restored_tokens));
+  for (const std::string& reason : result.absent) log_info(o.common, "not certified: " + reason);
   switch (certificate.verdict()) {
     case Verdict::kPass: return 0;
     case Verdict::kFail: return 1;
@@ -134,11 +178,13 @@ Result<int> run_certify(const CertifyCommandOptions& o) {
 
 Command add_certify(CLI::App& program) {
   auto o = std::make_shared<CertifyCommandOptions>();
-  CLI::App* app = program.add_subcommand("certify", "Prove that speculation changes nothing: the exactness certificate");
+  CLI::App* app = program.add_subcommand("certify", "Prove that speculation, lanes, preemption and kept prefixes change nothing: the exactness certificate");
   add_common_options(*app, o->common);
   app->add_option("--out", o->out, "Write the certificate (JSON) to a file");
   app->add_option("--tokens", o->tokens, "Tokens of each answer")->check(CLI::Range(16, 4096))->capture_default_str();
   app->add_flag("--quick", o->quick, "End each cell as soon as it has drafted and rejected enough for a verdict");
+  app->add_option("--speculate", o->speculate, "Certify these routes: a comma list of copy, mtp, dflash")->capture_default_str();
+  app->add_option("--parts", o->parts, "Run these parts alone: rows, chunks, ids, forced, lanes, preemption, restore")->delimiter(',');
   app->add_flag("--fail-fast", o->fail_fast, "Stop at the first cell that fails");
   return {app, [o] {
             const auto status = run_certify(*o);

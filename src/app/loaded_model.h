@@ -39,6 +39,8 @@ class LoadedModel {
   const OpenedBundle& opened() const { return opened_; }
   Backend& backend() { return *backend_; }
   TargetModel& target() { return *target_; }
+  // Another one on the same weights, with lanes and pages of its own. Must not outlive this object.
+  std::unique_ptr<TargetModel> make_target() { return std::make_unique<TargetModel>(config_, weights_, *backend_, target_->options()); }
   double load_seconds() const { return load_seconds_; }
   const SpeculationOptions& speculation_options() const { return speculation_; }
   DraftModels* drafts() { return drafts_.get(); }  // null when loaded without flags
