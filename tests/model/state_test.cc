@@ -183,7 +183,7 @@ TEST_P(StateTest, CheckpointsReuseMemory) {
   EXPECT_EQ(pool().take_memory(64).size(), 64u);  // of its own size, not a spare one
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, StateTest, testing::Values(KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8), [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(Formats, StateTest, ::testing::Values(KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8), [](const auto& info) {
   return std::string(info.param == KvFormat::kF32 ? "F32" : info.param == KvFormat::kBF16 ? "BF16" : "Int8");
 });
 
