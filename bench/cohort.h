@@ -45,7 +45,7 @@ inline Result<std::vector<Prompt>> load_cohort(app::LoadedModel& model, const st
     } else {
       ASSIGN_OR_RETURN(const ChatTemplate* chat_template, model.chat_template());
       const OrderedJson messages = {{{"role", "user"}, {"content", words}}};
-      ASSIGN_OR_RETURN(app::RenderedPrompt rendered, app::render_messages(*chat_template, *tokenizer, messages, nullptr, {.enabled = false}));
+      ASSIGN_OR_RETURN(RenderedPrompt rendered, app::render_messages(*chat_template, *tokenizer, messages, nullptr, {.enabled = false}));
       prompt.ids = std::move(rendered.ids);
     }
     prompts.push_back(std::move(prompt));
