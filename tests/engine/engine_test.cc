@@ -38,6 +38,10 @@ TEST(Engine, LanesChangeNothing) {
       const SamplingParams sampling = sampling_of(i % 3 == 0 ? 0.0f : i % 3 == 1 ? 0.7f : 1.0f, 7 + static_cast<uint64_t>(i));
       Request request{.prompt = prompt, .sampling = sampling, .max_tokens = 40 + i};
       request.speculate = i % 4 != 3;
+      if (i % 4 == 1) {  // whatever the clock says, these draft
+        request.routes = {Route::kBlock};
+        request.speculation = SpeculationOptions{.verify = VerifyMode::kTree, .width = 12};
+      }
       const RequestId id = bench.submit(std::move(request));
       expected[id] = &rig.plain(prompt, 40 + i, sampling);
       ++distinct[expected[id]->tokens];
