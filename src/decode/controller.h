@@ -57,14 +57,10 @@ struct RouteStatistics {
   std::array<float, kMaxNodes + 1> value{};  // value[n], of calibrated estimates
   float drafts = 0;                          // how many it averages
   float accepted = 0, predicted = 0;         // decayed sums over verified nodes
-  float profit = 0, cycles = 0;              // plain passes that a cycle with its draft saved, decayed mean; how many it averages
   float truth() const { return (accepted + 5.0f) / (predicted + 5.0f); }
-  // Worth a stake at the beginning of an answer: it has not been tried enough, or it has won.
-  bool trusted() const { return cycles < 6 || profit > 0; }
 
   void observe_draft(std::span<const float> cumulative_value, float least_step);
   void observe_outcome(float accepted_nodes, float predicted_nodes);
-  void observe_profit(float plain_passes);
   // The acceptance per step that, the same at every step of a chain, gives value[4].
   static float per_step(float value_of_four);
 };
@@ -78,20 +74,8 @@ class SpeculationMemory {
   bool verify_known(int rows, int64_t context, int lanes = 1) const;
   int largest_verified(int64_t context, int lanes = 1) const;
   double draft_seconds(Route route, int steps, int64_t context) const;
-  // Seconds to work off `rows` that wait in front of a draft, beyond the few of every cycle.
-  double backlog_seconds(Route route, int rows) const;
   void observe_verify(int rows, int64_t context, double seconds, int lanes = 1);
   void observe_draft(Route route, int steps, int64_t context, double seconds);
-  void observe_backlog(Route route, int rows, double seconds);
-
-  // What answers whose routes had all lost before saved up for trying one again: seconds. And how patiently: cycles of all answers.
-  double savings = 0;
-  int64_t cycle = 0;
-  struct Patience {
-    int64_t last = 0;
-    int64_t wait = 0;
-  };
-  std::array<Patience, kRoutes> patience{};
 
   Calibration calibration;
   std::array<RouteStatistics, kRoutes> routes;
@@ -103,7 +87,6 @@ class SpeculationMemory {
   static CostCurve& obtain(std::map<int, CostCurve>& curves, int bucket);
   std::map<int, CostCurve> verify_;                     // by context bucket
   std::array<std::map<int, CostCurve>, kRoutes> draft_;
-  std::array<double, kRoutes> backlog_row_{};           // seconds of one row; 0: never measured
 };
 
 // What to draft this cycle.
@@ -129,7 +112,6 @@ struct CycleLimits {
   int nodes = kMaxNodes;
   int64_t context = 0;      // committed tokens
   OtherLanes others;
-  std::array<int, kRoutes> backlog{};  // rows that wait in front of a route's draft
 };
 
 // The pass of a cycle: its rows over all lanes, and its seconds without the drafts (those of the whole cycle).
@@ -146,7 +128,6 @@ struct CycleOutcome {
   bool drafted = false;          // the model drafter ran
   Route route = Route::kMtp;
   int steps = 0;                 // its draft's depth
-  int backlog = 0;               // rows that it worked off besides, where draft_s tells what they cost
   bool draft_timed = true;       // draft_s is of that draft alone (no backlog of prompt or plain cycles in it)
   double draft_s = 0;
   CycleCost pass;
@@ -189,10 +170,6 @@ class Controller {
   double plain_share(const CycleLimits& limits) const { return plain_share(1 + limits.others.lanes, limits.context); }
   double plain_share(int lanes, int64_t context) const { return memory_.verify_seconds(lanes, context, lanes) / lanes; }
   int widest(const CycleLimits& limits) const;        // nodes whose pass is not far beyond what was measured
-  void open_credit(double plain);
-  // Whether `seconds` more than plain decoding may be bet on a route's guesses.
-  bool affordable(Route route, double seconds, double plain) const;
-  bool saved_enough(Route route, double price) const;  // for trying a route that has always lost
   double rate_here(const CycleLimits& limits) const;  // tokens per second of the best plan for text like this
   int deepest(Route route) const { return deepest_[static_cast<size_t>(route)]; }
   bool allowed(Route route) const { return allowed_[static_cast<size_t>(route)]; }
@@ -213,15 +190,8 @@ class Controller {
 
   double rate_ = 0;                  // tokens per second, as of this cycle's plan
   double recent_tokens_ = 0, recent_seconds_ = 0;  // decayed sums over the last cycles
-  // Seconds that may still be lost against plain decoding. An answer begins with a stake, which its share of the elapsed time pays for
-  // before it adds to it; where every route has lost before, with what earlier answers saved.
-  double credit_ = 0, stake_ = 0, elapsed_ = 0;
-  bool has_credit_ = false, saving_ = false, tried_ = false;
-  struct Guesses {
-    float trials = 0, hits = 0;      // decayed, of this answer's best guesses, verified or not
-    float rate() const { return hits / (trials + 1); }
-  };
-  std::array<Guesses, kRoutes> guesses_{};
+  double credit_ = 0;                // seconds that may still be lost against plain decoding
+  bool has_credit_ = false;
   int64_t cycle_ = 0, last_plain_ = 0;
   struct Use {
     int64_t last = -1;               // cycle of the last draft

@@ -149,8 +149,7 @@ class LookupDrafter final : public Drafter {
     CHECK(request.position == base_ + static_cast<int64_t>(history_.size()));
     CHECK(request.anchor == history_.back());
     search();
-    // Whoever weighs guesses by what they were worth wants to see all of them.
-    if (silence_ > 0 && run_ < 2 * kFreshRun && !request.insist && request.calibration == nullptr) {
+    if (silence_ > 0 && run_ < 2 * kFreshRun && !request.insist) {
       --silence_;
       return;
     }

@@ -70,7 +70,6 @@ struct Costs {
   double block = 0.8;   // one whole block
   double fixed = 0.45;  // the part of it that does not depend on its rows
   double noise = 0.0;   // relative
-  double mtp_row = 0, block_row = 0;  // one row of a drafter's backlog, beyond the few of every cycle
   std::vector<double> passes, mtp_steps, blocks;  // [rows], [steps], [depth]; measured
 
   static double look_up(const std::vector<double>& table, int at) { return table[std::min(static_cast<size_t>(at), table.size() - 1)]; }
@@ -91,12 +90,9 @@ class RecordedDrafter final : public Drafter {
   const DrafterNeeds& needs() const override { return needs_; }
   int deepest() const override { return kMtpDepth; }
   void restart(std::span<const TokenId>) override {}
-  void observe(const Committed& c) override { backlog_ += static_cast<int>(c.tokens.size()); }
-  int backlog() const override { return backlog_; }
+  void observe(const Committed&) override {}
   void propose(const DraftRequest& request, Draft& draft) override {
     draft.by = route_;
-    clock_.advance(std::max(0, backlog_ - kUsualBacklog) * (route_ == Route::kMtp ? costs_.mtp_row : costs_.block_row));
-    backlog_ = 0;
     const size_t at = static_cast<size_t>(request.position) - trace_.prompt.size() - 1;
     const Draft& whole = route_ == Route::kMtp ? trace_.mtp[at] : trace_.block[at];
     std::vector<int> place(whole.nodes.size(), -2), depth(whole.nodes.size(), 0);
@@ -127,8 +123,6 @@ class RecordedDrafter final : public Drafter {
   Costs costs_;
   ScriptedClock& clock_;
   DrafterNeeds needs_;
-  static constexpr int kUsualBacklog = 3;  // what the costs of a draft contain
-  int backlog_ = 0;
 };
 
 struct Replayed {
