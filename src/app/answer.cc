@@ -98,7 +98,7 @@ Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokeni
   CHECK(lane.length() == request.cached);
 
   GenerationOptions generation_options{.sampling = request.sampling.params, .max_tokens = request.sampling.max_tokens,
-                                       .prefill_chunk = options.prefill_chunk};
+                                       .prefill_chunk = options.prefill_chunk, .rules = request.rules};
   if (!request.sampling.ignore_eos) {
     generation_options.stop_tokens = model.config().stop_tokens;
     if (tokenizer)
@@ -122,8 +122,9 @@ Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokeni
     close = tokenizer->find("</think>");
     generation.on_token([&](TokenId token) {
       writer.drafted(generation.drafted_by(generation.tokens().size() - 1));
-      if (writer.in_reasoning()) ++answer.reasoning_tokens;
-      if (writer.in_reasoning() && close && token == *close) {
+      const bool ends = writer.in_reasoning() && close && token == *close;
+      if (writer.in_reasoning() && !ends) ++answer.reasoning_tokens;  // the mark is none of them
+      if (ends) {
         writer.write(stops->add(detokenizer->flush()));
         writer.end_reasoning();
         return false;

@@ -108,8 +108,9 @@ Result<int> chat(const ChatOptions& o) {
     };
     watch_interrupts();
     const bool split = opens_reasoning(*tokenizer, prompt.ids);
+    ASSIGN_OR_RETURN(const auto rules, answer_rules(model, thinking, {}, split));
     ASSIGN_OR_RETURN(const Answer answer, generate_answer(model, *lane, tokenizer,
-                                                          {.prompt = prompt.ids, .cached = cached, .sampling = o.sampling, .split_reasoning = split, .speculation = model.speculation()},
+                                                          {.prompt = prompt.ids, .cached = cached, .sampling = o.sampling, .split_reasoning = split, .speculation = model.speculation(), .rules = rules.get()},
                                                           o.common, sink));
     clear_interrupt();
     if (terminal && last == AnswerPart::kReasoning) std::cout << "\033[0m";
@@ -134,7 +135,7 @@ Command add_chat(CLI::App& program) {
   add_sampling_options(*app, o->sampling);
   add_speculation_options(*app, o->speculation);
   app->add_option("--system", o->system, "System message");
-  app->add_option("--thinking", o->thinking, "on or off (default: the template's)");
+  app->add_option("--thinking", o->thinking, "on, off or a budget of tokens (default: the template's)");
   return {app, [o] {
             const auto status = chat(*o);
             return status ? *status : report(status.error());

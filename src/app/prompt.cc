@@ -14,8 +14,7 @@ Result<ThinkingChoice> ThinkingChoice::parse(const std::string& text) {
   if (text.empty()) return ThinkingChoice{};
   if (text == "on") return ThinkingChoice{.enabled = true};
   if (text == "off") return ThinkingChoice{.enabled = false};
-  if (text.find_first_not_of("0123456789") == std::string::npos)
-    return Error{ErrorCode::kUnsupported, "--thinking BUDGET: thinking budgets arrive with the server; use on or off"};
+  if (text.find_first_not_of("0123456789") == std::string::npos && text.size() < 10) return ThinkingChoice{.enabled = true, .budget = std::stoll(text)};
   return Error{ErrorCode::kUsage, fmt::format("--thinking takes on, off or a number of tokens, not \"{}\"", text)};
 }
 

@@ -14,6 +14,7 @@ namespace foretoken::app {
 // on, off, or a number of thinking tokens; empty: the template's default.
 struct ThinkingChoice {
   std::optional<bool> enabled;
+  std::optional<int64_t> budget;  // tokens
   static Result<ThinkingChoice> parse(const std::string& text);
 };
 

@@ -82,7 +82,8 @@ OrderedJson answer_json(const Answer& a, std::span<const TokenId> prompt, const 
 
 Status check(const RunOptions& o) {
   TRY(o.sampling.params.validate());
-  if (!o.json_schema.empty()) return Error{ErrorCode::kUnsupported, "--json-schema: constrained output arrives with the server"};
+  if (!o.json_schema.empty() && o.sampling.ignore_eos) return Error{ErrorCode::kUsage, "--ignore-eos: an answer under --json-schema ends where its JSON does"};
+  TRY(ThinkingChoice::parse(o.thinking));
   const int sources = !o.ids.empty() + !o.prompt_file.empty() + !o.prompt.empty();
   if (sources > 1) return Error{ErrorCode::kUsage, "give one of PROMPT, --prompt-file and --ids"};
   return {};
@@ -110,7 +111,9 @@ int run(const RunOptions& o) {
   };
   auto lane = model.target().make_lane();
   const bool split = text && !o.raw && o.ids.empty() && opens_reasoning(*text, *prompt);
-  const auto answer = generate_answer(model, *lane, text, {.prompt = *prompt, .sampling = o.sampling, .split_reasoning = split, .speculation = model.speculation()},
+  auto rules = answer_rules(model, *ThinkingChoice::parse(o.thinking), o.json_schema, split);
+  if (!rules) return report(rules.error());
+  const auto answer = generate_answer(model, *lane, text, {.prompt = *prompt, .sampling = o.sampling, .split_reasoning = split, .speculation = model.speculation(), .rules = rules->get()},
                                       o.common, stream ? sink : AnswerSink());
   if (!answer) return report(answer.error());
   if (!stream) {

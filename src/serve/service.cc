@@ -160,7 +160,7 @@ ApiResult<GenerationSpec> Service::read_request(Api api, const OrderedJson& body
 
 // On a worker: body to spec to prompts.
 ApiStatus Service::prepare(Prepared& prepared) const {
-  const auto body = parse_ordered_json(prepared.body, "the request's body");
+  const auto body = parse_ordered_json(prepared.body, "the request's body", {.bytes = prepared.body.size()});  // HttpLimits bound it
   if (!body) return ApiError{400, "invalid_json", body.error().message};
   if (!body->is_object()) return ApiError{400, "invalid_json", "the request's body must be a JSON object"};
   prepared.body.clear();

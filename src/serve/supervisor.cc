@@ -73,6 +73,7 @@ struct Supervisor::State : std::enable_shared_from_this<State> {
     int theirs = pair[1];
     if (theirs == 3) theirs = ::fcntl(theirs, F_DUPFD_CLOEXEC, 10);
     ::posix_spawn_file_actions_adddup2(&actions, theirs, 3);
+    ::posix_spawn_file_actions_addclosefrom_np(&actions, 4);  // the port and the clients are not the engine's
     const int failed = ::posix_spawn(&pid, options.program.c_str(), &actions, nullptr, argv.data(), environment.data());
     ::posix_spawn_file_actions_destroy(&actions);
     ::close(theirs);
