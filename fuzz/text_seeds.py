@@ -299,7 +299,17 @@ def output_parser():
     yield "bytes_0", b"\x00a\xff\xe2\x98<tool_call><function=\xc3><parameter=\xf0\x9f>\xed\xa0\x80</parameter></function>"
 
 
-FUZZERS = {"tokenizer_json": tokenizer_json, "chat_template": chat_template, "detokenizer": detokenizer, "pretokenizer": pretokenizer, "output_parser": output_parser}
+def json_schema():
+    for i, case in enumerate(json.loads((DATA / "schema_cases.json").read_text(encoding="utf-8"))):
+        yield f"case{i}", json.dumps(case["schema"], ensure_ascii=False, separators=(",", ":")).encode()
+        pattern = case["schema"].get("pattern") if isinstance(case["schema"], dict) else None
+        if isinstance(pattern, str):
+            yield f"pattern{i}", b"#regex\n" + pattern.encode()
+    for i, pattern in enumerate(["a{2,", "[z-a]", "(?:x", "\\q", "[", "a{3,1}", "\\cJ[\\b\\cZ]", "\\u{1F600}?", "(?!a)", "*", "(?P<n>x)", "\\p{L}", "x{100001}", "\\01", "[\\d-z]", "a)"]):
+        yield f"broken_pattern{i}", b"#regex\n" + pattern.encode()
+
+
+FUZZERS = {"json_schema": json_schema, "tokenizer_json": tokenizer_json, "chat_template": chat_template, "detokenizer": detokenizer, "pretokenizer": pretokenizer, "output_parser": output_parser}
 
 
 def main():
