@@ -17,7 +17,11 @@ struct VectorHash {
 };
 
 Error too_large(size_t states) {
-  return Error{ErrorCode::kUnsupported, "needs an automaton of more than " + std::to_string(states) + " states"};
+  return Error{ErrorCode::kUnsupported, "needs too large an automaton (at most " + std::to_string(states) + " states)"};
+}
+
+void spend(const AutomatonLimits& limits, size_t work) {
+  if (limits.work_left) *limits.work_left -= std::min(work, *limits.work_left);
 }
 
 // Appends an edge, joined to the one before when that continues it.
@@ -78,10 +82,11 @@ class Determiniser {
     if (nfa_.full_) return too_large(nfa_.limits_.nfa_states);
     for (const uint32_t seed : seeds) dfa_.starts.push_back(state_of({seed}));
     for (size_t i = 0; i < dfa_.states.size(); ++i) {
-      if (dfa_.states.size() > nfa_.limits_.dfa_states || work_ > nfa_.limits_.work)
-        return too_large(nfa_.limits_.dfa_states);
+      const size_t work = std::min(nfa_.limits_.work, nfa_.limits_.work_left ? *nfa_.limits_.work_left : SIZE_MAX);
+      if (dfa_.states.size() > nfa_.limits_.dfa_states || work_ > work) return too_large(nfa_.limits_.dfa_states);
       expand(i);
     }
+    spend(nfa_.limits_, work_);
     trim(dfa_);
     minimise(dfa_);
     return std::move(dfa_);
@@ -168,6 +173,7 @@ Result<Dfa> product(const Dfa& a, const Dfa& b, bool keep_alone, AutomatonLimits
   if (a.empty()) return out;
   std::unordered_map<uint64_t, uint32_t> index;
   std::vector<std::pair<uint32_t, uint32_t>> pairs;
+  size_t work = 0;
   const auto state_of = [&](uint32_t left, uint32_t right) {
     const auto [found, fresh] = index.try_emplace(uint64_t{left} << 32 | right, static_cast<uint32_t>(pairs.size()));
     if (fresh) pairs.emplace_back(left, right);
@@ -175,7 +181,7 @@ Result<Dfa> product(const Dfa& a, const Dfa& b, bool keep_alone, AutomatonLimits
   };
   out.starts.push_back(state_of(a.starts[0], b.empty() ? kNoState : b.starts[0]));
   for (size_t i = 0; i < pairs.size(); ++i) {
-    if (i >= limits.dfa_states) return too_large(limits.dfa_states);
+    if (i >= limits.dfa_states || (limits.work_left && work > *limits.work_left)) return too_large(limits.dfa_states);
     const auto [left, right] = pairs[i];
     const bool right_accepts = right != kNoState && (b.states[right].marks & kAccept);
     Dfa::State state;
@@ -196,8 +202,10 @@ Result<Dfa> product(const Dfa& a, const Dfa& b, bool keep_alone, AutomatonLimits
       if (keep_alone && from <= edge.last)
         append_edge(state.edges, static_cast<uint8_t>(from), edge.last, state_of(edge.to, kNoState));
     }
+    work += state.edges.size();
     out.states.push_back(std::move(state));
   }
+  spend(limits, work);
   trim(out);
   minimise(out);
   return out;
@@ -262,13 +270,13 @@ void trim(Dfa& automaton) {
 }
 
 void minimise(Dfa& automaton) {
-  constexpr size_t kLargest = 4000;  // refinement takes up to one round a state
+  constexpr size_t kMostWork = 100'000;  // refinement takes up to one round a state, each over all states
   const size_t n = automaton.states.size();
-  if (n == 0 || n > kLargest) return;
   std::vector<uint32_t> group(n);
   for (size_t i = 0; i < n; ++i) group[i] = automaton.states[i].marks;
   size_t groups = 0;
-  while (true) {
+  for (size_t work = n;; work += n) {
+    if (work > kMostWork) return;
     std::unordered_map<std::vector<uint32_t>, uint32_t, VectorHash> index;
     std::vector<uint32_t> refined(n);
     for (size_t i = 0; i < n; ++i) {

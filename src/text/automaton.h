@@ -47,7 +47,8 @@ struct Dfa {
 struct AutomatonLimits {
   size_t nfa_states = 200'000;
   size_t dfa_states = 40'000;
-  size_t work = 20'000'000;  // elements of all state sets together
+  size_t work = 10'000'000;     // elements of all state sets together
+  size_t* work_left = nullptr;  // the same for several automata together; borrowed
 };
 
 class Nfa {

@@ -49,7 +49,7 @@ Result<Grammar> GrammarBuilder::build(RuleIndex root) && {
                                                                    std::to_string(limits_.depth) + " levels")};
   drop_dead_ends();
   TRY(check_left_recursion());
-  find_plain_loops();
+  find_loops();
   return std::move(grammar_);
 }
 
@@ -245,44 +245,50 @@ bool GrammarBuilder::reads_plain_or_ends(uint32_t index) const {
   });
 }
 
-bool GrammarBuilder::has_plain_loop(uint32_t state) const {
+// Plain characters by their first byte: those whose every character leads from `state` back to it, or ends a round
+// there.
+std::bitset<256> GrammarBuilder::loops_of(uint32_t state) const {
   const Grammar::Rule& rule = grammar_.rules_[grammar_.states_[state].rule];
   const bool starts_round = rule.counted() && state == rule.start;
-  if (starts_round && reads_plain_or_ends(rule.exit))
-    return false;  // plain characters would not all stay in the rounds
-  std::vector<std::pair<uint32_t, int>> todo{{state, 0}}, seen;
-  while (!todo.empty()) {
-    const auto at = todo.back();
-    todo.pop_back();
-    if (std::find(seen.begin(), seen.end(), at) != seen.end()) continue;
-    seen.push_back(at);
-    for (const PlainStep& step : kPlainSteps) {
-      if (step.from != at.second) continue;
-      for (int b = step.first; b <= step.last;) {
-        const auto edges = grammar_.edges(grammar_.states_[at.first]);
-        const auto edge =
-            std::find_if(edges.begin(), edges.end(), [&](const ByteEdge& e) { return e.first <= b && b <= e.last; });
-        if (edge == edges.end()) return false;
-        if (step.to == 0) {
-          const Grammar::State& to = grammar_.states_[edge->to];
-          const bool ends_round =
-              starts_round && to.marks == kCounts && to.edge_begin == to.edge_end && to.call_begin == to.call_end;
-          if (!(starts_round ? ends_round : edge->to == state)) return false;
-        } else {
-          todo.emplace_back(edge->to, step.to);
-        }
-        b = edge->last + 1;
+  if (starts_round && reads_plain_or_ends(rule.exit)) return {};  // plain characters would not all stay in the rounds
+  const auto comes_back = [&](uint32_t to) {
+    if (!starts_round) return to == state;
+    const Grammar::State& s = grammar_.states_[to];
+    return s.marks == kCounts && s.edge_begin == s.edge_end && s.call_begin == s.call_end;
+  };
+  // Whether all characters come back that go on at `at` with the bytes of `step` from `first` on.
+  const auto all_loop = [&](const auto& self, uint32_t at, const PlainStep& step, int first, int last) -> bool {
+    for (int b = first; b <= last;) {
+      const auto edges = grammar_.edges(grammar_.states_[at]);
+      const auto edge =
+          std::find_if(edges.begin(), edges.end(), [&](const ByteEdge& e) { return e.first <= b && b <= e.last; });
+      if (edge == edges.end()) return false;
+      if (step.to == 0) {
+        if (!comes_back(edge->to)) return false;
+      } else {
+        for (const PlainStep& next : kPlainSteps)
+          if (next.from == step.to && !self(self, edge->to, next, next.first, next.last)) return false;
       }
+      b = edge->last + 1;
     }
-  }
-  return true;
+    return true;
+  };
+  std::bitset<256> loops;
+  for (const PlainStep& step : kPlainSteps)
+    for (int b = step.first; step.from == 0 && b <= step.last; ++b)
+      if (all_loop(all_loop, state, step, b, b)) loops.set(static_cast<size_t>(b));
+  return loops;
 }
 
-void GrammarBuilder::find_plain_loops() {
-  for (uint32_t i = 0; i < grammar_.states_.size(); ++i) {
-    const Grammar::State& s = grammar_.states_[i];
+void GrammarBuilder::find_loops() {
+  constexpr size_t kWorthwhile = 110;  // of the 94 plain characters of one byte and the 51 first bytes of the others
+  for (Grammar::State& s : grammar_.states_) {
     if (s.edge_begin == s.edge_end || s.need == Grammar::kNever) continue;
-    grammar_.states_[i].plain_loop = has_plain_loop(i);
+    const std::bitset<256> loops = loops_of(static_cast<uint32_t>(&s - grammar_.states_.data()));
+    if (loops.count() < kWorthwhile) continue;
+    const auto found = std::find(grammar_.loop_sets_.begin(), grammar_.loop_sets_.end(), loops);
+    s.loops = static_cast<uint32_t>(found - grammar_.loop_sets_.begin());
+    if (found == grammar_.loop_sets_.end()) grammar_.loop_sets_.push_back(loops);
   }
 }
 

@@ -5,6 +5,7 @@
 // part: long arrays and strings keep a number instead of a state for each element.
 #pragma once
 
+#include <bitset>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,8 +31,8 @@ class Grammar {
     RuleIndex rule = 0;
     uint16_t need = 0;  // levels of nesting that the rest of the rule takes at least; kNever: it cannot end
     uint8_t marks = 0;
-    bool plain_loop = false;  // every plain character (token_trie.h) leads back here; in a counted body: ends one round
-    bool is_end = false;      // nothing follows but the rule's end
+    uint32_t loops = kNoState;  // which plain characters lead back here (loop_set()); kNoState: few do
+    bool is_end = false;        // nothing follows but the rule's end
   };
   struct Rule {
     uint32_t start = 0;
@@ -51,6 +52,8 @@ class Grammar {
   std::span<const CallEdge> calls(const State& s) const {
     return {calls_.data() + s.call_begin, calls_.data() + s.call_end};
   }
+  // Plain characters, by their first byte, all of which lead back to the state; in a counted body, each ends one round.
+  const std::bitset<256>& loop_set(const State& s) const { return loop_sets_[s.loops]; }
   RuleIndex root() const { return root_; }
   int depth_limit() const { return depth_limit_; }
   int largest_need() const { return largest_need_; }  // of the states that can end
@@ -64,6 +67,7 @@ class Grammar {
   std::vector<State> states_;
   std::vector<ByteEdge> edges_;
   std::vector<CallEdge> calls_;
+  std::vector<std::bitset<256>> loop_sets_;
   RuleIndex root_ = 0;
   int depth_limit_ = 0;
   int largest_need_ = 0;
@@ -101,8 +105,8 @@ class GrammarBuilder {
   void drop_dead_ends();
   Status check_left_recursion() const;
   std::vector<bool> find_nullable() const;
-  void find_plain_loops();
-  bool has_plain_loop(uint32_t state) const;
+  void find_loops();
+  std::bitset<256> loops_of(uint32_t state) const;
   bool reads_plain_or_ends(uint32_t state) const;
 
   GrammarLimits limits_;

@@ -9,24 +9,21 @@
 namespace foretoken {
 namespace {
 
-// The number of characters of a plain token, or nothing.
-std::optional<uint32_t> plain_characters(std::string_view bytes) {
-  uint32_t count = 0;
-  for (size_t at = 0; at < bytes.size(); ++count) {
+// What is known of a plain token; nothing for others.
+std::optional<GrammarVocabulary::PlainToken> plain_token(TokenId id, std::string_view bytes) {
+  GrammarVocabulary::PlainToken token{id, 0, {}};
+  for (size_t at = 0; at < bytes.size(); ++token.characters) {
     const CodePoint c = decode_utf8(bytes, at);
     if (!c.valid || c.value < 0x20 || c.value == '"' || c.value == '\\') return std::nullopt;
+    token.leads.add(static_cast<uint8_t>(bytes[at]));
     at += c.size;
   }
-  return count;
+  return token;
 }
 
-// `ids` are sorted here by what they read.
+// `ids` are in the order of what they read.
 template <class Reading>
-TokenTrie make_trie(std::vector<TokenId> ids, Reading reading) {
-  std::sort(ids.begin(), ids.end(), [&](TokenId a, TokenId b) {
-    const int order = reading(a).compare(reading(b));
-    return order != 0 ? order < 0 : a < b;
-  });
+TokenTrie make_trie(const std::vector<TokenId>& ids, Reading reading) {
   TokenTrie trie;
   std::vector<uint32_t> open;  // the path of the latest token
   std::string_view last;
@@ -84,8 +81,8 @@ GrammarVocabulary GrammarVocabulary::from_bytes(const std::vector<std::string>& 
       v.most_openers_ = std::max(
           v.most_openers_,
           static_cast<int>(std::count_if(reading.begin(), reading.end(), [](char c) { return c == '{' || c == '['; })));
-    if (const auto characters = plain_characters(reading)) {
-      v.plain_.push_back({id, *characters});
+    if (const auto plain = plain_token(id, reading)) {
+      v.plain_.push_back(*plain);
       v.plain_mask_[i / 64] |= uint64_t{1} << (i % 64);
     } else {
       rest.push_back(id);
@@ -94,10 +91,32 @@ GrammarVocabulary GrammarVocabulary::from_bytes(const std::vector<std::string>& 
   v.begin_.resize(static_cast<size_t>(rows) + 1, static_cast<uint32_t>(v.arena_.size()));
   std::stable_sort(v.plain_.begin(), v.plain_.end(),
                    [](const PlainToken& a, const PlainToken& b) { return a.characters > b.characters; });
+  for (int lead = 0x20; lead <= 0xF4; ++lead)
+    if (lead != '"' && lead != '\\' && (lead < 0x80 || lead >= 0xC2)) v.plain_leads_.add(static_cast<uint8_t>(lead));
   const auto reading = [&v](TokenId id) { return v.reading(id); };
-  v.all_ = make_trie(std::move(all), reading);
-  v.rest_ = make_trie(std::move(rest), reading);
+  for (std::vector<TokenId>* ids : {&all, &rest})
+    std::sort(ids->begin(), ids->end(), [&](TokenId a, TokenId b) {
+      const int order = reading(a).compare(reading(b));
+      return order != 0 ? order < 0 : a < b;
+    });
+  v.all_ = make_trie(all, reading);
+  v.rest_ = make_trie(rest, reading);
   return v;
+}
+
+std::optional<TokenTrie> GrammarVocabulary::trie_outside(const LeadSet& leads) const {
+  std::vector<uint64_t> inside(mask_words(), 0);
+  size_t count = 0;
+  for (const PlainToken& token : plain_)
+    if (token.leads.is_within(leads)) {
+      inside[static_cast<size_t>(token.id) / 64] |= uint64_t{1} << (token.id % 64);
+      ++count;
+    }
+  if (2 * count < plain_.size()) return std::nullopt;
+  std::vector<TokenId> outside;
+  for (const TokenId id : all_.tokens)
+    if (!(inside[static_cast<size_t>(id) / 64] >> (id % 64) & 1)) outside.push_back(id);
+  return make_trie(outside, [this](TokenId id) { return reading(id); });
 }
 
 GrammarVocabulary GrammarVocabulary::from_tokenizer(const Tokenizer& tokenizer, int32_t rows) {

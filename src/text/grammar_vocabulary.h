@@ -2,6 +2,7 @@
 // tree meets every token that can follow. Built once for a model, then immutable and shared.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,20 @@ struct TokenTrie {
 
 // Added tokens are no text: a grammar names one by its mark, five bytes that UTF-8 never holds.
 std::string token_mark(TokenId id);
+
+// The first bytes of a text's characters, as a set of those of plain characters (0x20 to 0x7F, 0xC2 to 0xF4).
+class LeadSet {
+ public:
+  void add(uint8_t byte) { words_[slot(byte) / 64] |= uint64_t{1} << (slot(byte) % 64); }
+  bool is_within(const LeadSet& other) const {
+    return !((words_[0] & ~other.words_[0]) | (words_[1] & ~other.words_[1]) | (words_[2] & ~other.words_[2]));
+  }
+  bool operator==(const LeadSet&) const = default;
+
+ private:
+  static size_t slot(uint8_t byte) { return byte < 0x80 ? byte - 0x20u : byte - 0xC2u + 96; }
+  uint64_t words_[3] = {};
+};
 
 class GrammarVocabulary {
  public:
@@ -49,9 +64,13 @@ class GrammarVocabulary {
   struct PlainToken {
     TokenId id;
     uint32_t characters;
+    LeadSet leads;
   };
   const std::vector<PlainToken>& plain() const { return plain_; }  // the most characters first
   const std::vector<uint64_t>& plain_mask() const { return plain_mask_; }
+  const LeadSet& plain_leads() const { return plain_leads_; }  // of all plain tokens together
+  // The tokens that are not plain, and the plain ones with a character outside `leads`; nothing when those are most.
+  std::optional<TokenTrie> trie_outside(const LeadSet& leads) const;
 
   int longest() const { return longest_; }            // bytes of the longest reading
   int most_openers() const { return most_openers_; }  // most '{' and '[' in one token
@@ -64,6 +83,7 @@ class GrammarVocabulary {
   TokenTrie all_, rest_;
   std::vector<PlainToken> plain_;
   std::vector<uint64_t> plain_mask_;
+  LeadSet plain_leads_;
   int longest_ = 0, most_openers_ = 0;
 };
 

@@ -230,12 +230,13 @@ Status SchemaCompiler::add_extras(const Shape& shape, const std::vector<std::str
   std::vector<std::string> written;
   for (const std::string& name : names) written.push_back(json_characters(name));
   ASSIGN_OR_RETURN(const Dfa named, literal_words(written));
-  ASSIGN_OR_RETURN(words, subtract(words, named));
+  ASSIGN_OR_RETURN(words, subtract(words, named, reader_.automaton_limits()));
   for (const ObjectLayer& layer : layers) {
     if (!layer.names) continue;
     ASSIGN_OR_RETURN(const Dfa allowed, name_words(*layer.names));
-    ASSIGN_OR_RETURN(words, intersect(words, allowed));
+    ASSIGN_OR_RETURN(words, intersect(words, allowed, reader_.automaton_limits()));
   }
+  const AutomatonLimits limits = reader_.automaton_limits();
   std::vector<Class> classes;
   classes.push_back({std::move(words), {}});
   for (const ObjectLayer& layer : layers)
@@ -243,7 +244,8 @@ Status SchemaCompiler::add_extras(const Shape& shape, const std::vector<std::str
       std::vector<Class> split;
       for (const Class& c : classes)
         for (const bool matches : {true, false}) {
-          ASSIGN_OR_RETURN(Dfa part, matches ? intersect(c.words, *pattern) : subtract(c.words, *pattern));
+          ASSIGN_OR_RETURN(Dfa part,
+                           matches ? intersect(c.words, *pattern, limits) : subtract(c.words, *pattern, limits));
           if (part.empty()) continue;
           split.push_back({std::move(part), c.matched});
           split.back().matched.push_back(matches);

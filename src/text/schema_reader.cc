@@ -288,7 +288,7 @@ Result<const Dfa*> SchemaReader::pattern(const std::string& text, const std::str
   const auto located = [&](const Error& e) { return Error{e.code, where + ": " + e.message}; };
   const Result<Expr> expression = parse_regex(text);
   if (!expression) return located(expression.error());
-  Result<Dfa> words = search(*expression, Encoding::kJsonString);
+  Result<Dfa> words = search(*expression, Encoding::kJsonString, automaton_limits());
   if (!words) return located(Error{words.error().code, "the pattern " + words.error().message});
   known = std::make_unique<Dfa>(*std::move(words));
   return known.get();
@@ -298,7 +298,7 @@ Result<Dfa> SchemaReader::string_words(const StringShape& shape, Encoding encodi
   const auto located = [&](const Error& e) { return Error{e.code, where + ": " + e.message}; };
   std::optional<Dfa> all;
   const auto add = [&](Result<Dfa> words) -> Status {
-    if (words && all) words = intersect(*all, *words);
+    if (words && all) words = intersect(*all, *words, automaton_limits());
     if (!words) return located(words.error());
     all = *std::move(words);
     return {};
@@ -306,15 +306,15 @@ Result<Dfa> SchemaReader::string_words(const StringShape& shape, Encoding encodi
   for (const OrderedJson* pattern : shape.patterns) {
     const Result<Expr> expression = parse_regex(pattern->get<std::string>());
     if (!expression) return Error{expression.error().code, this->where(*pattern) + ": " + expression.error().message};
-    TRY(add(search(*expression, encoding)));
+    TRY(add(search(*expression, encoding, automaton_limits())));
   }
   for (const OrderedJson* format : shape.formats) {
     const std::optional<Expr> expression = string_format(format->get<std::string>());
     CHECK(expression.has_value());
-    TRY(add(whole(*expression, encoding)));
+    TRY(add(whole(*expression, encoding, automaton_limits())));
   }
   if (!all || shape.min > 0 || shape.max != UINT32_MAX)
-    TRY(add(whole(expr::repeat(expr::set(CodePointSet::all()), shape.min, shape.max), encoding)));
+    TRY(add(whole(expr::repeat(expr::set(CodePointSet::all()), shape.min, shape.max), encoding, automaton_limits())));
   return *std::move(all);
 }
 

@@ -70,11 +70,12 @@ struct Shape {
 };
 
 struct SchemaLimits {
-  size_t nodes = 50'000;        // values in it
-  size_t shapes = 256;          // alternatives of one value
-  size_t work = 200'000;        // shapes and comparisons of all values together
-  int depth = 64;               // of nested sub-schemas
-  bool ignore_unknown = false;  // keywords of no draft; otherwise they are refused
+  size_t nodes = 50'000;         // values in it
+  size_t shapes = 256;           // alternatives of one value
+  size_t work = 200'000;         // shapes and comparisons of all values together
+  size_t automata = 30'000'000;  // steps of building the automata of patterns and formats
+  int depth = 64;                // of nested sub-schemas
+  bool ignore_unknown = false;   // keywords of no draft; otherwise they are refused
 };
 
 class SchemaReader {
@@ -83,6 +84,8 @@ class SchemaReader {
   static Result<SchemaReader> open(const OrderedJson& document, SchemaLimits limits = {});
 
   const OrderedJson& root() const { return *document_; }
+  // Of every automaton that is made of strings or names; what is left is shared by all.
+  AutomatonLimits automaton_limits() const { return {.work_left = automaton_work_.get()}; }
   const std::string& where(const OrderedJson& schema) const;  // "#/properties/a"
   // The same conjunction, with references that say nothing of their own replaced by what they refer to.
   Result<Conjunction> canonical(const Conjunction& schemas) const;
@@ -103,7 +106,8 @@ class SchemaReader {
 
  private:
   friend class KeywordReader;
-  SchemaReader(const OrderedJson& document, SchemaLimits limits) : document_(&document), limits_(limits) {}
+  SchemaReader(const OrderedJson& document, SchemaLimits limits)
+      : document_(&document), limits_(limits), automaton_work_(std::make_unique<size_t>(limits.automata)) {}
   Status index(const OrderedJson& node, const std::string& pointer, int depth);
   Error error(ErrorCode code, const OrderedJson& schema, std::string_view key, std::string_view what) const;
   Status spend(size_t work);
@@ -122,10 +126,12 @@ class SchemaReader {
   const OrderedJson* document_;
   SchemaLimits limits_;
   size_t work_ = 0;
+  std::unique_ptr<size_t> automaton_work_;  // left
   std::unordered_map<const OrderedJson*, std::string> where_;
   std::unordered_map<std::string, const OrderedJson*> by_pointer_, by_anchor_;
   std::map<Conjunction, std::unique_ptr<std::vector<Shape>>> shapes_;
   std::map<std::string, std::unique_ptr<Dfa>> patterns_;
+  std::map<Conjunction, std::unique_ptr<Dfa>> words_;  // by the keywords' values, without lengths
 };
 
 // The schema that allows nothing.

@@ -64,8 +64,14 @@ Result<bool> SchemaReader::admits_string(const Shape& shape, const std::string& 
   StringShape words = shape.string;
   words.min = 0;
   words.max = UINT32_MAX;
-  ASSIGN_OR_RETURN(const Dfa automaton, string_words(words, Encoding::kJsonString, shape.where));
-  return automaton.accepts(json_characters(value));
+  Conjunction keywords = words.patterns;
+  keywords.insert(keywords.end(), words.formats.begin(), words.formats.end());
+  std::unique_ptr<Dfa>& known = words_[keywords];
+  if (!known) {
+    ASSIGN_OR_RETURN(Dfa automaton, string_words(words, Encoding::kJsonString, shape.where));
+    known = std::make_unique<Dfa>(std::move(automaton));
+  }
+  return known->accepts(json_characters(value));
 }
 
 Result<bool> SchemaReader::admits_array(const ArrayShape& shape, const OrderedJson& value) {
@@ -147,7 +153,7 @@ Result<bool> SchemaReader::disjoint(const Shape& a, const Shape& b, int depth) {
     if (a.string.plain() || b.string.plain()) return false;
     ASSIGN_OR_RETURN(const Dfa left, string_words(a.string, Encoding::kJsonString, a.where));
     ASSIGN_OR_RETURN(const Dfa right, string_words(b.string, Encoding::kJsonString, b.where));
-    ASSIGN_OR_RETURN(const Dfa both, intersect(left, right));
+    ASSIGN_OR_RETURN(const Dfa both, intersect(left, right, automaton_limits()));
     if (!both.empty()) return false;
   }
   if ((common & kArrayType) && a.array.max >= b.array.min && b.array.max >= a.array.min) {

@@ -41,12 +41,24 @@ std::shared_ptr<const LocalMask> TokenGrammar::local_mask(GrammarStacks& stacks,
   return found->second;
 }
 
+// Tokens of characters that all lead back to the state are allowed without a walk.
 LocalMask TokenGrammar::compute(GrammarStacks& stacks, StackId stack, const Key& key) const {
   const Grammar::State& state = grammar_.state(stacks.stack(stack).state);
-  const bool counted =
-      grammar_.rule(state.rule).counted() && stacks.stack(stack).state == grammar_.rule(state.rule).start;
+  const Grammar::Rule& rule = grammar_.rule(state.rule);
+  const bool counted = rule.counted() && stacks.stack(stack).state == rule.start;
   LocalMask mask;
-  mask.trie = state.plain_loop ? &vocabulary_->rest() : &vocabulary_->all();
+  mask.trie = &vocabulary_->all();
+  LeadSet loops;
+  if (state.loops != kNoState) {
+    for (size_t lead = 0; lead < 256; ++lead)
+      if (grammar_.loop_set(state)[lead]) loops.add(static_cast<uint8_t>(lead));
+    if (loops == vocabulary_->plain_leads()) {
+      mask.trie = &vocabulary_->rest();
+    } else if (std::optional<TokenTrie> outside = vocabulary_->trie_outside(loops)) {
+      mask.own_trie = std::make_unique<const TokenTrie>(*std::move(outside));
+      mask.trie = mask.own_trie.get();
+    }
+  }
   std::vector<SetId> path;
   walk_trie(stacks, *mask.trie, 0, mask.trie->node_count(), stacks.isolated(stack), path, [&](uint32_t i, SetId set) {
     const uint32_t begin = mask.trie->nodes[i].token_begin, end = mask.trie->nodes[i + 1].token_begin;
@@ -54,16 +66,23 @@ LocalMask TokenGrammar::compute(GrammarStacks& stacks, StackId stack, const Key&
     if (stacks.open(set) && i + 1 < mask.trie->nodes[i].skip) mask.exits.push_back(i);
   });
   const size_t words = vocabulary_->mask_words();
-  if (!state.plain_loop && mask.tokens.size() < words) return mask;
+  const bool walked_all = mask.trie == &vocabulary_->all();
+  if (mask.exits.empty()) mask.own_trie.reset();
+  if (walked_all && mask.tokens.size() < words) return mask;
   mask.bits.assign(words, 0);
   const auto allow = [&](TokenId id) { mask.bits[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64); };
   for (const TokenId id : mask.tokens) allow(id);
   mask.tokens = {};
-  if (!state.plain_loop) return mask;
+  if (walked_all) return mask;
+  const auto most = counted ? static_cast<uint32_t>(key.rounds_left) : UINT32_MAX;
+  if (loops != vocabulary_->plain_leads()) {
+    for (const auto& [id, characters, leads] : vocabulary_->plain())
+      if (characters <= most && leads.is_within(loops)) allow(id);
+    return mask;
+  }
   for (size_t i = 0; i < words; ++i) mask.bits[i] |= vocabulary_->plain_mask()[i];
-  if (!counted) return mask;
-  for (const auto& [id, characters] : vocabulary_->plain()) {
-    if (characters <= static_cast<uint32_t>(key.rounds_left)) break;
+  for (const auto& [id, characters, leads] : vocabulary_->plain()) {
+    if (characters <= most) break;
     mask.bits[static_cast<size_t>(id) / 64] &= ~(uint64_t{1} << (id % 64));
   }
   return mask;

@@ -17,11 +17,14 @@ namespace foretoken {
 struct LocalMask {
   std::vector<uint64_t> bits;       // [mask_words], or empty:
   std::vector<TokenId> tokens;      // then the allowed tokens, when they are few
-  const TokenTrie* trie = nullptr;  // of `exits`
-  std::vector<uint32_t> exits;      // nodes at which the rule may have ended: what lies below depends on the caller
+  const TokenTrie* trie = nullptr;  // of `exits`: the vocabulary's, or
+  std::unique_ptr<const TokenTrie> own_trie;
+  std::vector<uint32_t> exits;  // nodes at which the rule may have ended: what lies below depends on the caller
   size_t memory_bytes() const {
     return sizeof *this + bits.size() * sizeof bits[0] + tokens.size() * sizeof tokens[0] +
-           exits.size() * sizeof exits[0];
+           exits.size() * sizeof exits[0] +
+           (own_trie ? own_trie->nodes.size() * sizeof(TokenTrie::Node) + own_trie->tokens.size() * sizeof(TokenId)
+                     : 0);
   }
 };
 
