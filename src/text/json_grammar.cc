@@ -214,6 +214,10 @@ Status JsonRules::define_array(RuleIndex rule, const ArrayPlan& plan) {
   Nfa nfa;
   const uint32_t end = nfa.add_state(), open = nfa.add_state(), close = nfa.add_state();
   nfa.mark(end, kAccept);
+  if (min > max) {  // no array is that long and that short
+    ASSIGN_OR_RETURN(Dfa nothing, nfa.determinise());
+    return builder_.define(rule, std::move(nothing), true);
+  }
   uint32_t at = nfa.add_state();  // before element i, behind its comma
   nfa.bytes(nfa.start(), '[', '[', open);
   nfa.call(open, blank, at);

@@ -243,6 +243,9 @@ TEST(Messages, SurviveTheSocket) {
   FrameReader broken;
   broken.add({"\x04\x00\x00\x00\xff\xff\xff\xff", 8});
   EXPECT_FALSE(broken.next());
+  FrameReader endless;  // an array of 2^63 elements
+  endless.add({"\x09\x00\x00\x00\x9b\x7f\xff\xff\xff\xff\xff\xff\xff", 13});
+  EXPECT_FALSE(endless.next());
 }
 
 TEST(Stats, PercentilesAndMetrics) {

@@ -58,5 +58,22 @@ TEST(GrammarSchema, RefusesByThePointerOfTheKeyword) {
   EXPECT_GT(count, 50u);
 }
 
+// Bounds that leave no length: alone nothing may be written, in a choice the other branch remains.
+TEST(GrammarSchema, BoundsTheWrongWayRoundAllowNothing) {
+  for (const std::string impossible : {R"({"type":"array","items":{"type":"integer"},"minItems":54,"maxItems":30})",
+                                       R"({"type":"array","minItems":3,"maxItems":2})", R"({"type":"string","minLength":54,"maxLength":30})",
+                                       R"({"type":"string","pattern":"^a*$","minLength":54,"maxLength":30})",
+                                       R"({"type":"number","minimum":2,"maximum":1})"}) {
+    const auto alone = json_schema_grammar(*parse_ordered_json(impossible, "schema"));
+    ASSERT_FALSE(alone.ok()) << impossible;
+    EXPECT_EQ(alone.error().code, ErrorCode::kUsage);
+    const auto choice = json_schema_grammar(*parse_ordered_json(R"({"anyOf":[{"type":"null"},)" + impossible + "]}", "schema"));
+    ASSERT_TRUE(choice.ok()) << impossible;
+    EXPECT_TRUE(accepts(*choice, "null"));
+    EXPECT_FALSE(accepts(*choice, "[]"));
+    EXPECT_FALSE(accepts(*choice, "\"\""));
+  }
+}
+
 }  // namespace
 }  // namespace foretoken
