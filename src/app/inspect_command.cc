@@ -6,6 +6,7 @@
 
 #include "app/commands.h"
 #include "app/loaded_model.h"
+#include "app/memory_options.h"
 
 namespace foretoken::app {
 namespace {
@@ -13,17 +14,8 @@ namespace {
 struct InspectOptions {
   CommonOptions common;
   SpeculationFlags speculation;
+  MemoryFlags memory;
 };
-
-std::string human_bytes(double bytes) {
-  const char* unit = "B";
-  for (const char* next : {"KiB", "MiB", "GiB", "TiB"}) {
-    if (bytes < 1024) break;
-    bytes /= 1024;
-    unit = next;
-  }
-  return fmt::format("{:.{}f} {}", bytes, bytes < 10 ? 2 : 1, unit);
-}
 
 // Whether a load would find the trunk packed.
 OrderedJson packed_weights(const CommonOptions& o, const Bundle& bundle, const ModelConfig& config) {
@@ -42,6 +34,36 @@ OrderedJson packed_weights(const CommonOptions& o, const Bundle& bundle, const M
   return {{"cached", true}, {"path", found->path.string()}, {"bytes", found->bytes}, {"reason", "packed by an earlier load"}};
 }
 
+// The plan, or what it lacks.
+Result<OrderedJson> memory(const InspectOptions& o, const Bundle& bundle, const ModelConfig& config, const DraftResolution& drafts,
+                           const DraftSettings& settings, uint64_t cached_bytes) {
+  ASSIGN_OR_RETURN(const BundlePlan planned, plan_bundle(o.common, o.memory, bundle, config, drafts, settings, cached_bytes));
+  const ModelFootprint& f = planned.footprint;
+  OrderedJson j = {{"weights", f.weights + f.mapped}, {"state_per_lane", config.recurrent_bytes_per_lane()}, {"kv_per_token", f.kv_token()}};
+  if (const auto* plan = std::get_if<MemoryPlan>(&planned.memory)) {
+    j["plan"] = items_json(plan->items);
+    j["total"] = plan->bytes();
+    j["limit"] = plan->limit;
+    j["limited_by"] = plan->limited_by;
+    j["fits"] = true;
+    j["lanes"] = plan->lanes;
+    j["context"] = plan->context;
+    j["pool_pages"] = plan->pool_pages;
+    j["cache_ram"] = plan->cache_ram;
+    j["prefill_chunk"] = plan->prefill_chunk;
+    j["notes"] = plan->notes;
+    return j;
+  }
+  const auto& refusal = std::get<MemoryRefusal>(planned.memory);
+  j["plan"] = items_json(refusal.needed);
+  j["total"] = refusal.needed_bytes();
+  j["limit"] = refusal.limit;
+  j["limited_by"] = refusal.limited_by;
+  j["fits"] = false;
+  j["reason"] = refusal.error().message;
+  return j;
+}
+
 Result<OrderedJson> inspect(const InspectOptions& o) {
   ASSIGN_OR_RETURN(const OpenedBundle opened, open_bundle(o.common));
   const Bundle& bundle = opened.bundle;
@@ -50,12 +72,10 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
   ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(o.speculation.speculate, o.common.draft_model));
   const DraftResolution drafts = resolve_drafters(bundle, config, settings);
   const MtpStatus& mtp = drafts.head;
-  const KvLayout kv = config.kv_layout(o.common.kv());
 
   int64_t elements = 0;
   for (const TensorInfo& t : bundle.tensors()) elements += t.elements();
   const uint64_t bytes = bundle.tensor_bytes();
-  const size_t kv_per_token = kv.page_bytes() / kPageTokens;
 
   OrderedJson experts = nullptr;
   if (config.moe.experts > 0)
@@ -75,9 +95,12 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
                {"reason", drafts.drafter.reason}};
   std::vector<std::string> notes = bundle.notes();
   notes.insert(notes.end(), drafts.notes.begin(), drafts.notes.end());
-  const OrderedJson plan = {{{"item", "weights"}, {"bytes", bytes}},
-                            {{"item", "recurrent state per lane"}, {"bytes", config.recurrent_bytes_per_lane()}},
-                            {{"item", "K/V per 1,024 tokens"}, {"bytes", kv_per_token * 1024}}};
+  const OrderedJson packed = packed_weights(o.common, bundle, config);
+  OrderedJson planned = {{"weights", bytes}, {"state_per_lane", config.recurrent_bytes_per_lane()},
+                         {"kv_per_token", config.kv_layout(o.common.kv()).page_bytes() / kPageTokens}, {"plan", OrderedJson::array()}};
+  if (trunk.ok()) {
+    ASSIGN_OR_RETURN(planned, memory(o, bundle, config, drafts, settings, packed["bytes"].get<uint64_t>()));
+  }
   return OrderedJson{{"path", bundle.path().string()},
                      {"format", std::string(bundle_format_name(bundle.format()))},
                      {"architecture", config.architecture},
@@ -95,10 +118,25 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
                      {"mtp", {{"declared", mtp.declared}, {"present", mtp.present}, {"complete", mtp.complete}, {"reason", mtp.reason}}},
                      {"drafter", drafter},
                      {"speculation", {{"resolved", drafts.resolved}, {"why", drafts.why}}},
-                     {"memory", {{"weights", bytes}, {"state_per_lane", config.recurrent_bytes_per_lane()}, {"kv_per_token", kv_per_token}, {"plan", plan}}},
-                     {"packed_weights", packed_weights(o.common, bundle, config)},
+                     {"memory", planned},
+                     {"packed_weights", packed},
                      {"notes", notes},
                      {"fingerprint", bundle.fingerprint()}};
+}
+
+void print_memory(const OrderedJson& m) {
+  const auto bytes = [&](const char* key) { return readable_bytes(m[key].get<uint64_t>()); };
+  fmt::print("  memory       {} weights, {} state per lane, {} K/V per token\n", bytes("weights"), bytes("state_per_lane"), bytes("kv_per_token"));
+  if (m["plan"].empty()) return;  // the model does not run
+  if (!m["fits"].get<bool>()) {
+    fmt::print("  serving      does not fit: {}\n", m["reason"].get<std::string>());
+    return;
+  }
+  fmt::print("  serving      {} lanes, context {}, {} prefix cache: {} of {} ({})\n", m["lanes"].get<int>(), m["context"].get<int64_t>(), bytes("cache_ram"),
+             bytes("total"), bytes("limit"), m["limited_by"].get<std::string>());
+  for (const auto& item : m["plan"])
+    fmt::print("    {:<26} {:>10}  {}\n", item["item"].get<std::string>(), readable_bytes(item["bytes"].get<uint64_t>()), item["kind"].get<std::string>());
+  for (const auto& note : m["notes"]) fmt::print("    {}\n", note.get<std::string>());
 }
 
 void print_text(const OrderedJson& j) {
@@ -109,7 +147,7 @@ void print_text(const OrderedJson& j) {
   if (!j["experts"].is_null())
     fmt::print("  experts      {} of width {}, {} per token, shared {}\n", j["experts"]["count"].get<int>(), j["experts"]["width"].get<int>(),
                j["experts"]["per_token"].get<int>(), j["experts"]["shared_width"].get<int>());
-  fmt::print("  weights      {} tensors, {}, {:.2f} bits per weight\n", j["tensors"].get<size_t>(), human_bytes(j["bytes"].get<double>()),
+  fmt::print("  weights      {} tensors, {}, {:.2f} bits per weight\n", j["tensors"].get<size_t>(), readable_bytes(j["bytes"].get<uint64_t>()),
              j["bits_per_weight"].get<double>());
   fmt::print("  runs         {}: {}\n", j["runs"].get<bool>() ? "yes" : "no", text("reason"));
   if (j["tokenizer"].is_null()) fmt::print("  tokenizer    none; commands that take ids still work\n");
@@ -123,11 +161,10 @@ void print_text(const OrderedJson& j) {
     fmt::print("  drafter      {} in {}: {}\n", j["drafter"]["kind"].get<std::string>(), j["drafter"]["path"].get<std::string>(),
                j["drafter"]["reason"].get<std::string>());
   fmt::print("  speculation  {}: {}\n", j["speculation"]["resolved"].get<std::string>(), j["speculation"]["why"].get<std::string>());
-  fmt::print("  memory       {} weights, {} state per lane, {} K/V per token\n", human_bytes(j["memory"]["weights"].get<double>()),
-             human_bytes(j["memory"]["state_per_lane"].get<double>()), human_bytes(j["memory"]["kv_per_token"].get<double>()));
+  print_memory(j["memory"]);
   const OrderedJson& packed = j["packed_weights"];
   if (packed["cached"].get<bool>())
-    fmt::print("  packed       {} in {}\n", human_bytes(packed["bytes"].get<double>()), packed["path"].get<std::string>());
+    fmt::print("  packed       {} in {}\n", readable_bytes(packed["bytes"].get<uint64_t>()), packed["path"].get<std::string>());
   else fmt::print("  packed       no: {}\n", packed["reason"].get<std::string>());
   for (const auto& note : j["notes"]) fmt::print("  note         {}\n", note.get<std::string>());
   fmt::print("  fingerprint  {}\n", text("fingerprint"));
@@ -139,6 +176,7 @@ Command add_inspect(CLI::App& program) {
   auto o = std::make_shared<InspectOptions>();
   CLI::App* app = program.add_subcommand("inspect", "What a bundle holds, what will be used and why");
   add_common_options(*app, o->common);
+  add_memory_options(*app, o->memory);
   app->add_option("--speculate", o->speculation.speculate, "auto, off, or a comma list of copy, mtp, dflash")->capture_default_str();
   return {app, [o] {
             const auto result = inspect(*o);

@@ -5,6 +5,7 @@
 
 #include <array>
 
+#include "model/host_memory.h"
 #include "model/tensor_table.h"
 
 namespace foretoken {
@@ -137,6 +138,9 @@ class Loader {
     for (const std::string& name : names) TRY(append(slices, tensors_.matrix(name, rows, cols)));
     if (!packed_) {
       order_.add(slices);
+      uint64_t bytes = 0;
+      for (const Slice& slice : slices) bytes += static_cast<uint64_t>(slice.rows) * row_bytes(format_of(slice), slice.cols);
+      packed_bytes_ += packed_memory(bytes, 0);
       return MatrixPtr{};
     }
     MatrixPtr packed = packed_->adopt(shapes(slices));
@@ -227,6 +231,11 @@ Result<DflashWeights> DflashWeights::load(const Bundle& bundle, const DflashConf
   weights.packed_file = packed.finish();
   weights.packed_bytes_ = loader.packed_bytes();
   return weights;
+}
+
+uint64_t drafter_packed_bytes(const Bundle& drafter, const DflashConfig& config, std::optional<QuantFormat> format) {
+  Loader loader(drafter, config, format);
+  return loader.all() ? loader.packed_bytes() : 0;
 }
 
 DrafterStatus inspect_drafter(const Bundle& drafter, const ModelConfig& target) {

@@ -22,6 +22,9 @@ DrafterStatus inspect_drafter(const Bundle& drafter, const ModelConfig& target);
 // `path`: a folder or a .gguf file; a bundle that cannot be opened is a reason too.
 DrafterStatus inspect_drafter(const std::filesystem::path& path, const ModelConfig& target);
 
+// About what the packed matrices of a drafter that fits take, from headers only; `format` as in DflashWeights::load.
+uint64_t drafter_packed_bytes(const Bundle& drafter, const DflashConfig& config, std::optional<QuantFormat> format);
+
 // A grouped dynamic convolution around a sublayer (DFlash 2).
 struct DflashConvolution {
   Parameter base;        // [2 * taps, hidden]: taps of the input side, then of the output side

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "model/host_memory.h"
+
 namespace foretoken {
 namespace {
 
@@ -26,11 +28,17 @@ void PackingOrder::add(std::span<const Slice> slices) {
   const auto order = [](const std::vector<int32_t>& indices) {
     return indices.empty() ? std::string("-") : checksum(std::as_bytes(std::span(indices))).hex();
   };
+  uint64_t bytes = 0, super_blocks = 0;
+  for (const Slice& s : slices) {
+    bytes += source_bytes(s);
+    if (format_info(*s.tensor->format).block_elements == 256) super_blocks += source_bytes(s);
+  }
+  bytes_ += bytes;
+  memory_bytes_ += packed_memory(bytes, super_blocks);
   for (const Slice& s : slices)
     text_ += fmt::format("{} {} {} {} {} {} {};", s.tensor->name, format_info(*s.tensor->format).name, s.begin, s.rows, s.cols,
                          order(s.row_order), order(s.column_order));
   text_ += '\n';
-  for (const Slice& s : slices) bytes_ += static_cast<uint64_t>(s.rows) * row_bytes(*s.tensor->format, s.cols);
 }
 
 std::string PackingOrder::digest() const {

@@ -20,13 +20,21 @@ class PackingOrder {
   void add(std::span<const Slice> slices);
   // Matrices that are stored larger than in `format` are re-encoded in it before they are packed.
   void reencoded(QuantFormat format) { reencoded_ = format; }
+  // A table whose rows are looked up where the bundle's mapping has them.
+  void borrow(const Slice& table) { borrowed_bytes_ += source_bytes(table); }
   std::string digest() const;
-  // What packing will take, but for a few percent.
+  // What packing will take, but for a few percent; what that is in memory; what is borrowed.
   uint64_t bytes() const { return bytes_; }
+  uint64_t memory_bytes() const { return memory_bytes_; }
+  uint64_t borrowed_bytes() const { return borrowed_bytes_; }
 
  private:
+  static uint64_t source_bytes(const Slice& slice) {
+    return static_cast<uint64_t>(slice.rows) * row_bytes(*slice.tensor->format, slice.cols);
+  }
+
   std::string text_;
-  uint64_t bytes_ = 0;
+  uint64_t bytes_ = 0, memory_bytes_ = 0, borrowed_bytes_ = 0;
   std::optional<QuantFormat> reencoded_;
 };
 

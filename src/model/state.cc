@@ -37,9 +37,7 @@ std::vector<std::byte> on_host(Backend& backend, std::byte* memory, size_t bytes
 std::byte* PagePool::take() {
   CHECK(in_use_ < limit_);
   if (free_.empty()) {
-    constexpr size_t kSlabBytes = 1u << 20;
-    const size_t page = std::max<size_t>(layout_.page_bytes(), 64);
-    const size_t count = std::max<size_t>(1, kSlabBytes / page);
+    const size_t page = std::max<size_t>(layout_.page_bytes(), 64), count = pages_per_slab(layout_);
     slabs_.push_back(backend_.allocate(count * page));
     allocated_bytes_ += count * page;
     for (size_t i = count; i-- > 0;) free_.push_back(slabs_.back().data() + i * page);
@@ -48,6 +46,11 @@ std::byte* PagePool::take() {
   free_.pop_back();
   ++in_use_;
   return page;
+}
+
+size_t PagePool::pages_per_slab(const KvLayout& layout) {
+  constexpr size_t kSlabBytes = 1u << 20;
+  return std::max<size_t>(1, kSlabBytes / std::max<size_t>(layout.page_bytes(), 64));
 }
 
 void PagePool::give_back(std::byte* page) {

@@ -29,6 +29,8 @@ class PagePool {
   // Memory of a checkpoint, `bytes` long and of any content; one that was given back is taken again.
   Buffer take_memory(size_t bytes);
   void give_back_memory(Buffer memory);
+  // Pages of one slab: memory is taken in slabs.
+  static size_t pages_per_slab(const KvLayout& layout);
   size_t pages_in_use() const { return in_use_; }
   size_t allocated_bytes() const { return allocated_bytes_; }
 

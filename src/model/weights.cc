@@ -369,6 +369,7 @@ class Loader {
     Weights w;
     ASSIGN_OR_RETURN(const Slice embedding, s_.matrix(s_.embedding(), c.vocab, c.hidden));
     w.embedding = matrix_source(embedding);
+    order_.borrow(embedding);
     if (packed_) packed_->backend().keep_table(w.embedding);
     const auto trunk_norm = [this](const std::string& name, int64_t cols) { return norm(name, cols); };
     for (int i = 0; i < c.layers; ++i) {
@@ -505,6 +506,13 @@ Result<PackingOrder> trunk_packing_order(const Bundle& bundle, const ModelConfig
   const Source source(bundle, config);
   Loader loader(source);
   TRY(loader.trunk());
+  return loader.order();
+}
+
+Result<PackingOrder> mtp_packing_order(const Bundle& bundle, const ModelConfig& config) {
+  const Source source(bundle, config);
+  Loader loader(source);
+  TRY(loader.mtp());
   return loader.order();
 }
 

@@ -95,8 +95,9 @@ MtpStatus inspect_mtp(const Bundle& bundle, const ModelConfig& config);
 // Loads a complete head (inspect_mtp(...).complete).
 Result<MtpWeights> load_mtp(const Bundle& bundle, const ModelConfig& config, Backend& backend, PackedCache* cache = nullptr);
 
-// What is packed of the trunk, and in which order; from headers only.
+// What is packed of the trunk, or of its MTP head, and in which order; from headers only.
 Result<PackingOrder> trunk_packing_order(const Bundle& bundle, const ModelConfig& config);
+Result<PackingOrder> mtp_packing_order(const Bundle& bundle, const ModelConfig& config);
 inline constexpr const char* kTrunkSet = "trunk";  // of a PackedKey
 
 // True when the bundle holds every trunk tensor of `config` with the right shape, judged from headers only; else the first fault.

@@ -1,0 +1,50 @@
+// Flags to demands, and a bundle's headers to a plan.
+#include "app/memory_options.h"
+
+#include "base/machine.h"
+
+namespace foretoken::app {
+
+void add_memory_options(CLI::App& command, MemoryFlags& f) {
+  f.prefill_chunk = command.get_option("--prefill-chunk");
+  command.add_option("--lanes", f.lanes, "Requests that run at once (default: as many as memory allows, up to 4)")->check(CLI::Range(1, 256));
+  command.add_option("--max-context", f.max_context, "Tokens of one request, prompt and answer (default: as memory allows)")->check(CLI::Range(1, 1 << 26));
+  command.add_option("--max-memory", f.max_memory, "What this process may use, such as 24G (default: what the machine and its limits leave)")->check(check_size);
+  command.add_option("--cache-ram", f.cache_ram, "Memory of the prefix cache, such as 4G, or off (default: from what is left)")->check(check_size);
+}
+
+EngineMemoryOptions MemoryFlags::demands(const CommonOptions& common) const {
+  EngineMemoryOptions o;
+  if (lanes > 0) o.lanes = lanes;
+  if (max_context > 0) o.context = max_context;
+  if (!max_memory.empty()) o.max_memory = *parse_size(max_memory);
+  if (!cache_ram.empty()) o.cache_ram = *parse_size(cache_ram);
+  if (prefill_chunk && prefill_chunk->count() > 0) o.prefill_chunk = common.prefill_chunk;
+  return o;
+}
+
+Result<BundlePlan> plan_bundle(const CommonOptions& common, const MemoryFlags& flags, const Bundle& bundle, const ModelConfig& config,
+                               const DraftResolution& drafts, const DraftSettings& settings, uint64_t cached_bytes) {
+  ASSIGN_OR_RETURN(const WeightSizes weights, weight_sizes(bundle, config, drafts, settings, cached_bytes));
+  const MachineFacts machine = read_machine();
+  std::optional<DflashConfig> block;
+  if (drafts.block) {
+    ASSIGN_OR_RETURN(const Bundle drafter, Bundle::open(drafts.drafter_path));
+    ASSIGN_OR_RETURN(block, DflashConfig::from_bundle(drafter, config));
+  }
+  const DrafterShapes shapes{.copy = drafts.copy, .mtp = drafts.mtp, .block = block ? &*block : nullptr};
+  BundlePlan plan{.footprint = footprint_of(config, weights, shapes,
+                                            {.kv_format = common.kv(), .threads = common.threads > 0 ? common.threads : machine.processors}),
+                  .memory = {}};
+  plan.memory = plan_memory(machine, plan.footprint, flags.demands(common));
+  return plan;
+}
+
+OrderedJson items_json(const std::vector<MemoryItem>& items) {
+  OrderedJson list = OrderedJson::array();
+  for (const MemoryItem& item : items)
+    list.push_back({{"item", item.name}, {"bytes", item.bytes}, {"kind", std::string(memory_kind_name(item.kind))}});
+  return list;
+}
+
+}  // namespace foretoken::app

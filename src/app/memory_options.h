@@ -1,0 +1,36 @@
+// Flags that bound memory, and the plan for a bundle under them, made before anything is loaded.
+#pragma once
+
+#include <string>
+#include <variant>
+
+#include "app/options.h"
+#include "decode/draft_models.h"
+#include "engine/memory_plan.h"
+
+namespace foretoken::app {
+
+struct MemoryFlags {
+  int lanes = 0;              // 0: the plan decides, here and below
+  int64_t max_context = 0;
+  std::string max_memory, cache_ram;
+  const CLI::Option* prefill_chunk = nullptr;  // whose presence makes it a demand
+
+  EngineMemoryOptions demands(const CommonOptions& common) const;
+};
+
+// Adds --lanes, --max-context, --max-memory and --cache-ram. `add_common_options` must have been called for `command`.
+void add_memory_options(CLI::App& command, MemoryFlags& flags);
+
+struct BundlePlan {
+  ModelFootprint footprint;
+  std::variant<MemoryPlan, MemoryRefusal> memory;
+};
+// Reads headers and the machine. `cached_bytes`: of the trunk's packed weights, where a load will find them.
+Result<BundlePlan> plan_bundle(const CommonOptions& common, const MemoryFlags& flags, const Bundle& bundle, const ModelConfig& config,
+                               const DraftResolution& drafts, const DraftSettings& settings, uint64_t cached_bytes);
+
+// {"item", "bytes", "kind"} of each.
+OrderedJson items_json(const std::vector<MemoryItem>& items);
+
+}  // namespace foretoken::app
