@@ -1,10 +1,11 @@
 // The engine's process of `foretoken serve`: loads the model and hands the engine to its host.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 
+#include "app/memory_options.h"
 #include "app/serve_options.h"
 #include "engine/engine.h"
 #include "serve/engine_host.h"
@@ -12,26 +13,34 @@
 namespace foretoken::app {
 namespace {
 
-constexpr int64_t kUsualContext = 32768;
-constexpr int kUsualLanes = 4;
-constexpr size_t kUsualCacheBytes = size_t{1} << 30;
 constexpr int kNumericsVersion = 1;  // raised when a rounding or an order of sums changes (docs/numerics.md)
 
-int64_t context_of(const ServeOptions& o, const ModelConfig& config) {
-  const int64_t wanted = o.max_context > 0 ? o.max_context : kUsualContext;
-  return config.max_positions > 0 ? std::min(wanted, config.max_positions) : wanted;
+// What fits, before anything is loaded.
+Result<MemoryPlan> plan_of(const ServeOptions& o, const OpenedBundle& opened) {
+  ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_bundle(opened.bundle));
+  ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(o.speculation.speculate, o.common.draft_model, o.common.draft_weights));
+  EngineMemoryOptions demands;
+  if (o.lanes > 0) demands.lanes = o.lanes;
+  if (o.max_context > 0) demands.context = config.max_positions > 0 ? std::min(o.max_context, config.max_positions) : o.max_context;
+  if (!o.max_memory.empty()) demands.max_memory = *parse_size(o.max_memory);
+  if (!o.cache_ram.empty()) demands.cache_ram = *parse_size(o.cache_ram);
+  if (o.common.prefill_chunk != CommonOptions{}.prefill_chunk) demands.prefill_chunk = o.common.prefill_chunk;
+  ASSIGN_OR_RETURN(BundlePlan planned, plan_bundle(o.common, demands, opened.bundle, config, resolve_drafters(opened.bundle, config, settings), settings));
+  if (const auto* refusal = std::get_if<MemoryRefusal>(&planned.memory)) return refusal->error();
+  return std::get<MemoryPlan>(std::move(planned.memory));
 }
 
-EngineOptions engine_options(const ServeOptions& o, LoadedModel& model) {
+EngineOptions engine_options(const ServeOptions& o, const MemoryPlan& plan, LoadedModel& model) {
   EngineOptions e;
-  e.lanes = o.lanes > 0 ? o.lanes : kUsualLanes;
-  e.max_context = context_of(o, model.config());
+  e.lanes = plan.lanes;
+  e.max_context = plan.context;
+  e.pages = plan.pool_pages;
   e.queue = o.queue;
   e.schedule.decode_share = o.decode_share;
-  e.schedule.prefill_chunk = o.common.prefill_chunk;
-  e.schedule.chunk_beside_decode = std::min(e.schedule.chunk_beside_decode, o.common.prefill_chunk);
+  e.schedule.prefill_chunk = plan.prefill_chunk;
+  e.schedule.chunk_beside_decode = std::min(e.schedule.chunk_beside_decode, plan.prefill_chunk);
   e.speculation = model.speculation_options();
-  e.cache.limit_bytes = o.cache_ram.empty() ? kUsualCacheBytes : *parse_size(o.cache_ram);
+  e.cache.limit_bytes = plan.cache_ram;
   e.cache.enabled = e.cache.limit_bytes > 0;
   return e;
 }
@@ -68,11 +77,26 @@ std::unique_ptr<DiskTier> open_disk(const ServeOptions& o, LoadedModel& model, D
                         files, clock);
 }
 
-uint64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  uint64_t total = 0, resident = 0;
-  if (!(file >> total >> resident)) return 0;
-  return resident * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+// Of this process: all its pages in memory, and those of them that are its own, not files'.
+struct ResidentBytes {
+  uint64_t all = 0, own = 0;
+};
+ResidentBytes resident_bytes() {
+  std::ifstream file("/proc/self/status");
+  ResidentBytes r;
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("VmRSS:")) r.all = std::strtoull(line.c_str() + 6, nullptr, 10) * 1024;
+    if (line.starts_with("RssAnon:")) r.own = std::strtoull(line.c_str() + 8, nullptr, 10) * 1024;
+  }
+  return r;
+}
+
+// The plan against what is taken. `own_bytes` is what `planned_bytes` speaks of: files' pages are in neither.
+OrderedJson memory_json(const MemoryPlan& plan, const EngineStatus& engine, uint64_t kv_allocated) {
+  const ResidentBytes resident = resident_bytes();
+  return {{"planned_bytes", plan.bytes()}, {"own_bytes", resident.own}, {"resident_bytes", resident.all},
+          {"limit_bytes", plan.limit}, {"limited_by", plan.limited_by}, {"plan", items_json(plan.items)}, {"notes", plan.notes},
+          {"kv_allocated_bytes", kv_allocated}, {"kv_bytes", engine.pages_in_use * engine.page_bytes}, {"prefix_cache_bytes", engine.cache.bytes}};
 }
 
 OrderedJson identity(const ServeOptions& o, LoadedModel& model) {
@@ -93,16 +117,21 @@ int run_engine_process(const ServeOptions& o) {
     serve::report_no_engine(o.engine_fd, error);
     return exit_status(error.code);
   };
-  auto loaded = LoadedModel::load(o.common, &o.speculation);
-  if (!loaded) return fail(loaded.error());
-  LoadedModel& model = **loaded;
   auto opened = open_bundle(o.common);
   if (!opened) return fail(opened.error());
+  const auto plan = plan_of(o, *opened);
+  if (!plan) return fail(plan.error());
+  for (const std::string& note : plan->notes) log_info(o.common, "note: " + note);
+  CommonOptions common = o.common;
+  common.prefill_chunk = plan->prefill_chunk;
+  auto loaded = LoadedModel::load(common, &o.speculation);
+  if (!loaded) return fail(loaded.error());
+  LoadedModel& model = **loaded;
   const auto text = model_text(*opened, model.config(), o.default_thinking);
   if (!text) return fail(text.error());
   warm_up(model);
   const SteadyClock clock;
-  const EngineOptions options = engine_options(o, model);
+  const EngineOptions options = engine_options(o, *plan, model);
   PosixFiles files;
   const auto disk = open_disk(o, model, files, clock);
   Engine engine(model.target(), model.drafts(), options, clock, disk.get());
@@ -111,7 +140,7 @@ int run_engine_process(const ServeOptions& o) {
       .facts = {.max_context = options.max_context, .vocab = model.config().vocab, .lanes = options.lanes,
                 .speculation = model.drafts()->resolution().resolved, .identity = identity(o, model)},
       .drafts = model.drafts(), .verify = o.speculation.verify,
-      .more_status = [&] { return OrderedJson{{"memory", {{"resident_bytes", resident_bytes()}, {"kv_allocated_bytes", model.target().pages().allocated_bytes()}}}}; },
+      .more_status = [&] { return OrderedJson{{"memory", memory_json(*plan, engine.status(), model.target().pages().allocated_bytes())}}; },
       .idle_release_s = o.idle_release_s,
       .release = [&] {
         engine.release_lanes();

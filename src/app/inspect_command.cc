@@ -19,25 +19,15 @@ struct InspectOptions {
 
 // Whether a load would find the trunk packed.
 OrderedJson packed_weights(const CommonOptions& o, const Bundle& bundle, const ModelConfig& config) {
-  const auto absent = [](const std::string& reason) {
-    return OrderedJson{{"cached", false}, {"path", nullptr}, {"bytes", 0}, {"reason", reason}};
-  };
-  const PackedCache cache(o.packing());
-  if (o.packing().folder.empty()) return absent("no packed weights are kept");
-  if (!cache.serves(bundle)) return absent("small weights are packed at each load");
-  const auto order = trunk_packing_order(bundle, config);
-  if (!order) return absent("the trunk cannot be loaded");
-  const auto backend = make_backend(o);
-  if (!backend) return absent(backend.error().message);
-  const auto found = cache.look(bundle, packed_key(kTrunkSet, **backend, *order));
-  if (!found) return absent("none, or not known to be of these files; the next load packs or finds them");
+  const auto found = find_packed_trunk(o, bundle, config);
+  if (!found) return {{"cached", false}, {"path", nullptr}, {"bytes", 0}, {"reason", found.error().message}};
   return {{"cached", true}, {"path", found->path.string()}, {"bytes", found->bytes}, {"reason", "packed by an earlier load"}};
 }
 
 // The plan, or what it lacks.
 Result<OrderedJson> memory(const InspectOptions& o, const Bundle& bundle, const ModelConfig& config, const DraftResolution& drafts,
-                           const DraftSettings& settings, uint64_t cached_bytes) {
-  ASSIGN_OR_RETURN(const BundlePlan planned, plan_bundle(o.common, o.memory, bundle, config, drafts, settings, cached_bytes));
+                           const DraftSettings& settings) {
+  ASSIGN_OR_RETURN(const BundlePlan planned, plan_bundle(o.common, o.memory.demands(o.common), bundle, config, drafts, settings));
   const ModelFootprint& f = planned.footprint;
   OrderedJson j = {{"weights", f.weights + f.mapped}, {"state_per_lane", config.recurrent_bytes_per_lane()}, {"kv_per_token", f.kv_token()}};
   if (const auto* plan = std::get_if<MemoryPlan>(&planned.memory)) {
@@ -95,11 +85,10 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
                {"reason", drafts.drafter.reason}};
   std::vector<std::string> notes = bundle.notes();
   notes.insert(notes.end(), drafts.notes.begin(), drafts.notes.end());
-  const OrderedJson packed = packed_weights(o.common, bundle, config);
   OrderedJson planned = {{"weights", bytes}, {"state_per_lane", config.recurrent_bytes_per_lane()},
                          {"kv_per_token", config.kv_layout(o.common.kv()).page_bytes() / kPageTokens}, {"plan", OrderedJson::array()}};
   if (trunk.ok()) {
-    ASSIGN_OR_RETURN(planned, memory(o, bundle, config, drafts, settings, packed["bytes"].get<uint64_t>()));
+    ASSIGN_OR_RETURN(planned, memory(o, bundle, config, drafts, settings));
   }
   return OrderedJson{{"path", bundle.path().string()},
                      {"format", std::string(bundle_format_name(bundle.format()))},
@@ -119,7 +108,7 @@ Result<OrderedJson> inspect(const InspectOptions& o) {
                      {"drafter", drafter},
                      {"speculation", {{"resolved", drafts.resolved}, {"why", drafts.why}}},
                      {"memory", planned},
-                     {"packed_weights", packed},
+                     {"packed_weights", packed_weights(o.common, bundle, config)},
                      {"notes", notes},
                      {"fingerprint", bundle.fingerprint()}};
 }

@@ -23,9 +23,23 @@ EngineMemoryOptions MemoryFlags::demands(const CommonOptions& common) const {
   return o;
 }
 
-Result<BundlePlan> plan_bundle(const CommonOptions& common, const MemoryFlags& flags, const Bundle& bundle, const ModelConfig& config,
-                               const DraftResolution& drafts, const DraftSettings& settings, uint64_t cached_bytes) {
-  ASSIGN_OR_RETURN(const WeightSizes weights, weight_sizes(bundle, config, drafts, settings, cached_bytes));
+Result<PackedCache::Found> find_packed_trunk(const CommonOptions& common, const Bundle& bundle, const ModelConfig& config) {
+  const auto absent = [](const std::string& reason) { return Error{ErrorCode::kNotFound, reason}; };
+  const PackedCache cache(common.packing());
+  if (common.packing().folder.empty()) return absent("no packed weights are kept");
+  if (!cache.serves(bundle)) return absent("small weights are packed at each load");
+  const auto order = trunk_packing_order(bundle, config);
+  if (!order) return absent("the trunk cannot be loaded");
+  ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, make_backend(common));
+  const auto found = cache.look(bundle, packed_key(kTrunkSet, *backend, *order));
+  if (!found) return absent("none, or not known to be of these files; the next load packs or finds them");
+  return *found;
+}
+
+Result<BundlePlan> plan_bundle(const CommonOptions& common, const EngineMemoryOptions& demands, const Bundle& bundle, const ModelConfig& config,
+                               const DraftResolution& drafts, const DraftSettings& settings) {
+  const auto packed = find_packed_trunk(common, bundle, config);
+  ASSIGN_OR_RETURN(const WeightSizes weights, weight_sizes(bundle, config, drafts, settings, packed ? packed->bytes : 0));
   const MachineFacts machine = read_machine();
   std::optional<DflashConfig> block;
   if (drafts.block) {
@@ -36,7 +50,7 @@ Result<BundlePlan> plan_bundle(const CommonOptions& common, const MemoryFlags& f
   BundlePlan plan{.footprint = footprint_of(config, weights, shapes,
                                             {.kv_format = common.kv(), .threads = common.threads > 0 ? common.threads : machine.processors}),
                   .memory = {}};
-  plan.memory = plan_memory(machine, plan.footprint, flags.demands(common));
+  plan.memory = plan_memory(machine, plan.footprint, demands);
   return plan;
 }
 

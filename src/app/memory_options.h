@@ -26,9 +26,12 @@ struct BundlePlan {
   ModelFootprint footprint;
   std::variant<MemoryPlan, MemoryRefusal> memory;
 };
-// Reads headers and the machine. `cached_bytes`: of the trunk's packed weights, where a load will find them.
-Result<BundlePlan> plan_bundle(const CommonOptions& common, const MemoryFlags& flags, const Bundle& bundle, const ModelConfig& config,
-                               const DraftResolution& drafts, const DraftSettings& settings, uint64_t cached_bytes);
+// Where the trunk's packed weights lie in the cache, when a load will find them there; else an error with the reason.
+Result<PackedCache::Found> find_packed_trunk(const CommonOptions& common, const Bundle& bundle, const ModelConfig& config);
+
+// Reads headers and the machine. The plan is for the host's memory, whatever the backend.
+Result<BundlePlan> plan_bundle(const CommonOptions& common, const EngineMemoryOptions& demands, const Bundle& bundle, const ModelConfig& config,
+                               const DraftResolution& drafts, const DraftSettings& settings);
 
 // {"item", "bytes", "kind"} of each.
 OrderedJson items_json(const std::vector<MemoryItem>& items);

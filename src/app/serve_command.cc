@@ -126,7 +126,7 @@ Command add_serve(CLI::App& program) {
   app->add_option("--allowed-host", o->allowed_hosts, "Further name of this server in Host headers, or * (repeatable)")->allow_extra_args(false);
   app->add_option("--allowed-origin", o->allowed_origins, "Origin whose pages may use this server, or * (repeatable)")->allow_extra_args(false);
   app->add_option("--served-model-name", o->names, "Name of the model in the API, * beside it: any name will do (repeatable)")->allow_extra_args(false);
-  app->add_option("--max-context", o->max_context, "Tokens of one request, prompt and answer (0: what fits, 32768 at most)")->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
+  app->add_option("--max-context", o->max_context, "Tokens of one request, prompt and answer (0: what fits)")->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
   app->add_option("--max-memory", o->max_memory, "Memory of the engine, such as 24G (default: what the machine leaves)")->check(check_size);
   app->add_option("--lanes", o->lanes, "Requests that run at once (0: what fits, 4 at most)")->check(CLI::Range(0, 64));
   app->add_option("--queue", o->queue, "Requests that may wait beside them")->check(CLI::Range(0, 100000))->capture_default_str();

@@ -16,7 +16,7 @@ struct ServeOptions {
   int port = 8000;
   std::string api_key;
   std::vector<std::string> allowed_hosts, allowed_origins, names;
-  int64_t max_context = 0;           // 0: what the model and the memory allow, 32768 at most
+  int64_t max_context = 0;           // 0: what the model and the memory allow
   std::string max_memory;            // empty: what the machine leaves
   int lanes = 0;                     // 0: as many as fit, 4 at most
   size_t queue = 1024;

@@ -155,19 +155,25 @@ class Planner {
   // Everything wanted fits: more pages, then the prefix cache, from what is left.
   Choice grown(Choice c, uint64_t limit) const {
     const uint64_t slab = model_.pages_per_slab;
-    const auto with_slabs = [&](int64_t slabs) {
-      Choice other = c;
-      other.pool_pages = static_cast<uint64_t>(slabs) * slab;
-      return other;
+    const auto with_slabs_of = [slab](const Choice& choice) {
+      return [choice, slab](int64_t slabs) {
+        Choice other = choice;
+        other.pool_pages = static_cast<uint64_t>(slabs) * slab;
+        return other;
+      };
     };
     const int64_t low = static_cast<int64_t>(c.pool_pages / slab), high = static_cast<int64_t>(full_pool(c.lanes, c.context) / slab);
-    if (const auto slabs = largest(low, high, limit, with_slabs)) c = with_slabs(*slabs);
+    if (const auto slabs = largest(low, high, limit, with_slabs_of(c))) c = with_slabs_of(c)(*slabs);
     if (!options_.context) {
       const uint64_t others = static_cast<uint64_t>(c.lanes - 1) * lane_pages(std::min(c.context, kLaneShare));
       const int64_t tokens = static_cast<int64_t>(c.pool_pages - others) * kPageTokens - options_.decode_rows;
       c.context = std::max(c.context, model_.max_positions > 0 ? std::min(tokens, model_.max_positions) : tokens);
     }
-    if (!options_.cache_ram) c.cache = std::min((limit - cost(c)) / 2, kMostCacheRam);
+    // Half of the rest: four parts for the cache, one for pages to cache beside those of busy lanes.
+    if (!options_.cache_ram) c.cache = std::min((limit - cost(c)) / 5 * 2, kMostCacheRam);
+    const int64_t spare = static_cast<int64_t>(c.cache / 4 / (slab * std::max<uint64_t>(1, model_.page)));
+    const int64_t slabs_now = static_cast<int64_t>(c.pool_pages / slab);
+    if (const auto slabs = largest(slabs_now, slabs_now + spare, limit, with_slabs_of(c))) c = with_slabs_of(c)(*slabs);
     return c;
   }
 
@@ -175,7 +181,7 @@ class Planner {
 
   MemoryPlan plan_of(const Choice& c, uint64_t roomy) const {
     MemoryPlan plan{.items = items_of(c), .lanes = c.lanes, .context = c.context, .pool_pages = c.pool_pages, .cache_ram = c.cache,
-                    .cache_pages = c.cache / std::max<uint64_t>(1, model_.page), .prefill_chunk = c.chunk, .pass_rows = pass_rows(c.chunk, c.lanes), .limit = limit_, .limited_by = limited_by_};
+                    .prefill_chunk = c.chunk, .pass_rows = pass_rows(c.chunk, c.lanes), .limit = limit_, .limited_by = limited_by_};
     const auto less = [&](const std::string& what) { plan.notes.push_back(what + ": " + limited_by_ + " leaves " + readable_bytes(limit_)); };
     if (roomy + model_.mapped > limit_ && model_.mapped > 0)
       plan.notes.push_back(fmt::format("weights of {} in files do not stay in memory beside the rest and will be read again and again: {} leaves {}",

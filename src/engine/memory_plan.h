@@ -56,9 +56,8 @@ struct MemoryPlan {
   std::vector<MemoryItem> items;
   int lanes = 0;
   int64_t context = 0;        // tokens that one lane may hold
-  uint64_t pool_pages = 0;    // of K/V, for all lanes together
+  uint64_t pool_pages = 0;    // of K/V in all; those that lanes do not need may hold cached prefixes
   uint64_t cache_ram = 0;     // of the prefix cache: copied state, and pages that no lane holds
-  uint64_t cache_pages = 0;   // the most pages among it: the page pool holds pool_pages + cache_pages
   int prefill_chunk = 0;
   int pass_rows = 0;          // TargetOptions::max_rows
   uint64_t limit = 0;         // the items' sum stays within it
