@@ -12,6 +12,7 @@
 
 #include "sim/conversations.h"
 #include "sim/oracle_drafter.h"
+#include "support/simulated_files.h"
 
 namespace foretoken::sim {
 namespace {
@@ -54,6 +55,7 @@ void SimReport::add(const SimReport& o) {
   steps += o.steps, requests += o.requests, finished += o.finished, failed += o.failed, cancelled += o.cancelled, refused += o.refused;
   preemptions += o.preemptions, prompt_tokens += o.prompt_tokens, restored_tokens += o.restored_tokens, answer_tokens += o.answer_tokens;
   forced += o.forced, drafted += o.drafted, accepted += o.accepted, hashes += o.hashes, logprobs += o.logprobs, evictions += o.evictions;
+  restarts += o.restarts, lost += o.lost, disk_stored += o.disk_stored, disk_hits += o.disk_hits, disk_faults += o.disk_faults, damaged += o.damaged;
   most_steps = std::max(most_steps, o.most_steps);
   simulated_s += o.simulated_s;
 }
@@ -70,7 +72,7 @@ SimOptions SimOptions::draw(uint64_t seed) {
   EngineOptions& e = o.engine;
   e.lanes = 1 + random.below(6);
   e.max_context = one_of(160, 256, 384);
-  e.queue = static_cast<size_t>(one_of(6, 24, 64));
+  e.queue = static_cast<size_t>(one_of(6, 40, 100, 100));
   const int least = static_cast<int>((e.max_context + kMaxNodes + kPageTokens) / kPageTokens) + 1;
   e.pages = random.below(2) == 0 ? 0 : static_cast<size_t>(least + random.below(least * e.lanes));
   e.schedule = {.decode_share = one_of(0.2, 0.5, 0.8), .prefill_chunk = one_of(1, 7, 16, 33, 64, 128), .chunk_beside_decode = one_of(1, 8, 24, 100),
@@ -89,6 +91,25 @@ SimOptions SimOptions::draw(uint64_t seed) {
   o.cancel = one_of(0.0, 0.05, 0.15);
   o.preempt = one_of(0.0, 0.01, 0.1);
   o.burst = one_of(1, 3, 8);
+  o.disk = random.below(2) == 0;
+  o.disk_bytes = static_cast<uint64_t>(one_of(100'000, 1'000'000, 8'000'000));
+  o.restart = one_of(0.0, 0.001, 0.006);
+  o.disk_fault = one_of(0.0, 0.01, 0.05);
+  o.damage = one_of(0.0, 0.0, 0.02);
+  return o;
+}
+
+SimOptions SimOptions::soak(uint64_t seed) {
+  SimOptions o;
+  o.seed = seed;
+  o.engine = {.lanes = 4, .max_context = 384, .queue = 32, .pages = 80,
+              .schedule = {.prefill_chunk = 64, .chunk_beside_decode = 24}, .cache = {.limit_bytes = 400'000, .checkpoint_every = 64}};
+  o.scripted = true;
+  o.branching = true;
+  o.submit = 0.15;
+  o.preempt = 0.02;
+  o.idle_s = 6;
+  o.disk = true;
   return o;
 }
 
@@ -102,7 +123,6 @@ struct Watch {
   bool fails = false, cancelled = false, hashed = false, ended = false;
   std::optional<TimePoint> deadline;
   int logprobs = -1;
-  std::unique_ptr<TokenRules> rules;
   uint64_t arrived = 0, cancel_at = 0;  // steps
   size_t heard = 0;          // tokens
   int64_t progress = 0, cached = 0;
@@ -115,10 +135,15 @@ struct Simulation::State {
   std::unique_ptr<TargetModel> target;
   std::unique_ptr<DraftModels> drafts;
   CostClock clock;
+  testing::SimulatedFiles files;
+  std::unique_ptr<DiskTier> disk;
   std::unique_ptr<Engine> engine;
+  uint64_t rows_before = 0;  // this engine
+  SimReport before;          // likewise, of what its status counts
   test::TestRandom random;
   Conversations conversations;
   std::map<RequestId, std::unique_ptr<Watch>> watches;  // not ended
+  std::set<RequestId> cancelled_late;  // by an event of this step: they end with the next
   SimReport report;
   uint64_t step = 0;
   int left = 0;             // requests to submit
@@ -131,7 +156,71 @@ struct Simulation::State {
         conversations(o.seed, m.vocab(), o.engine.max_context) {
     if (drafts && o.scripted)
       drafts->offer_scripted([this] { return std::make_unique<OracleDrafter>(model, options.right, options.branching, random.next()); });
-    engine = std::make_unique<Engine>(*target, drafts.get(), o.engine, clock);
+    start();
+  }
+
+  // The engine of one process, over whatever is on disk.
+  void start() {
+    if (options.disk) {
+      disk = DiskTier::open({.folder = "/cache", .fingerprint = "sim", .page_bytes = target->pages().layout().page_bytes(), .limit_bytes = options.disk_bytes,
+                             .queue_bytes = 1 << 20, .write_bytes_per_hour = 0, .least_free_bytes = 0, .least_gain_tokens = 8,
+                             .retry = std::chrono::seconds(2), .background = false},
+                            files, clock);
+    }
+    engine = std::make_unique<Engine>(*target, drafts.get(), options.engine, clock, disk.get());
+    rows_before = target->rows_run();
+    before = report;
+    prompt_done = 0;
+  }
+
+  // What an engine that is about to end counted.
+  void take_counts() {
+    const EngineStatus s = engine->status();
+    expect_equal(s.finished, report.finished - before.finished, "finished requests");
+    expect_equal(s.failed, report.failed - before.failed, "failed requests");
+    expect_equal(s.cancelled, report.cancelled - before.cancelled, "cancelled requests");
+    expect_equal(s.refused, report.refused - before.refused, "refused requests");
+    report.restored_tokens = before.restored_tokens + s.restored_tokens;
+    report.drafted = before.drafted + static_cast<uint64_t>(s.speculation.drafted);
+    report.accepted = before.accepted + static_cast<uint64_t>(s.speculation.accepted);
+    report.evictions = before.evictions + s.cache.evictions;
+    if (!s.disk) return;
+    report.disk_stored = before.disk_stored + s.disk->stored;
+    report.disk_hits = before.disk_hits + s.disk->hits;
+    report.disk_faults = before.disk_faults;
+    for (const uint64_t faults : s.disk->faults) report.disk_faults += faults;
+  }
+
+  // The process ends, by a crash or in order, and another begins. Requests under way are lost.
+  void restart() {
+    take_counts();
+    ++report.restarts;
+    report.lost += watches.size();
+    const bool crash = chance(0.7);
+    if (crash) files.fail(files.operations(), testing::SimulatedFiles::Failure::kDead);
+    engine.reset();
+    watches.clear();
+    expect_equal(target->pages().pages_in_use(), 0u, "pages that an engine left behind");
+    disk.reset();
+    if (crash) files.crash(random.next());
+    start();
+  }
+
+  void hurt_the_disk() {
+    using Failure = testing::SimulatedFiles::Failure;
+    const double kind = random.uniform();
+    if (kind < 0.4) files.fail(files.operations() + random.below(12), chance(0.5) ? Failure::kBefore : Failure::kAfter);
+    else if (kind < 0.6) files.refuse(chance(0.5) ? "write" : "read");
+    else files.heal();
+  }
+
+  void flip_a_bit() {
+    const std::vector<std::string> paths = files.paths();
+    if (paths.empty()) return;
+    std::vector<std::byte>& bytes = files.bytes(paths[static_cast<size_t>(random.below(static_cast<int>(paths.size())))]);
+    if (bytes.empty()) return;
+    bytes[random.next() % bytes.size()] ^= std::byte{1} << random.below(8);
+    ++report.damaged;
   }
 
   [[noreturn]] void fail(const std::string& what) const {
@@ -166,6 +255,9 @@ struct Simulation::State {
     if (chance(options.clear)) engine->cache().clear();
     if (chance(options.evict)) engine->cache().evict();
     if (chance(0.005)) bad_request();
+    if (chance(options.restart)) restart();
+    if (options.disk && chance(options.disk_fault)) hurt_the_disk();
+    if (options.disk && chance(options.damage)) flip_a_bit();
   }
 
   void cancel(Watch& w) {
@@ -211,7 +303,6 @@ struct Simulation::State {
     request.priority = chance(0.1) ? random.below(3) - 1 : 0;
     if (chance(0.08)) request.deadline = w->deadline = clock.now() + std::chrono::milliseconds(random.below(3000));
     if (chance(0.1)) request.logprobs = {.chosen = true, .top = w->logprobs = random.below(4)};
-    w->rules = rules_of(style, model.vocab());
     request.rules = rules_of(style, model.vocab());
     w->hashed = options.hashes && chance(0.08);
     if (w->hashed) model.with_hashes(options.kv_format, answer);
@@ -332,7 +423,7 @@ struct Simulation::State {
   void check(TimePoint begin) {
     check_pages();
     const EngineStatus s = engine->status();
-    expect_equal(target->rows_run(), s.prompt_rows + s.decode_rows, "rows that ran");
+    expect_equal(target->rows_run() - rows_before, s.prompt_rows + s.decode_rows, "rows that ran");
     expect_equal(s.active + s.waiting + s.suspended + s.loading, watches.size(), "requests under way");
     expect(s.active <= s.lanes, "more requests than lanes");
     for (const auto& [id, w] : watches) {
@@ -347,7 +438,7 @@ struct Simulation::State {
     in_step = true;
     expect(!engine->step(), "an idle engine works");
     in_step = false;
-    expect_equal(target->rows_run(), s.prompt_rows + s.decode_rows, "rows that an idle engine ran");
+    expect_equal(target->rows_run() - rows_before, s.prompt_rows + s.decode_rows, "rows that an idle engine ran");
   }
 
   void check_pages() const {
@@ -390,11 +481,10 @@ struct Simulation::State {
     engine->step();
     in_step = false;
     for (const auto& [id, w] : watches)
-      if (w->cancelled && cancelled_before.count(id) == 0) cancelled_late.insert(id);  // by an event of this step
+      if (w->cancelled && cancelled_before.count(id) == 0) cancelled_late.insert(id);
     std::erase_if(watches, [](const auto& entry) { return entry.second->ended; });
     check(begin);
   }
-  std::set<RequestId> cancelled_late;
 };
 
 Simulation::Simulation(SimModel& model, const SimOptions& options) : state_(std::make_unique<State>(model, options)) {}
@@ -404,17 +494,9 @@ void Simulation::serve(int requests) {
   State& s = *state_;
   s.left += requests;
   while (s.left > 0 || !s.engine->idle()) s.run_step();
-  const EngineStatus status = s.engine->status();
+  s.take_counts();
   s.report.steps = s.step;
-  s.report.restored_tokens = status.restored_tokens;
-  s.report.drafted = static_cast<uint64_t>(status.speculation.drafted);
-  s.report.accepted = static_cast<uint64_t>(status.speculation.accepted);
-  s.report.evictions = status.cache.evictions;
   s.report.simulated_s = seconds_between(TimePoint(), s.clock.now());
-  s.expect_equal(status.finished, s.report.finished, "finished requests");
-  s.expect_equal(status.failed, s.report.failed, "failed requests");
-  s.expect_equal(status.cancelled, s.report.cancelled, "cancelled requests");
-  s.expect_equal(status.refused, s.report.refused, "refused requests");
 }
 
 void Simulation::finish() {

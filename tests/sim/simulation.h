@@ -1,5 +1,6 @@
-// A simulation of the engine from one seed: the real engine, scheduler, prefix cache, lanes and drafters over the tiny model, a clock that
-// a cost model moves, and a script of conversations, resends, cancels, deadlines, preemptions and limits that run out. Every answer is
+// A simulation of the engine from one seed: the real engine, scheduler, prefix cache, lanes and drafters over the tiny model, a disk
+// tier over simulated files, a clock that a cost model moves, and a script of conversations, resends, cancels, deadlines, preemptions, limits
+// that run out, disks that fail and processes that crash. Every answer is
 // compared with the one its request has alone, and what must always hold is checked after every step. A failure is thrown with its seed
 // and step; `sim_soak --replay N` replays it.
 #pragma once
@@ -28,6 +29,9 @@ struct SimOptions {
   // Of one step.
   double submit = 0.2, preempt = 0.01, clear = 0.002, evict = 0.01;
   double cancel = 0.05;      // of a request's
+  bool disk = false;         // a disk tier over simulated files
+  uint64_t disk_bytes = 1 << 20;
+  double restart = 0, disk_fault = 0, damage = 0;  // the process ends, well or by a crash; an operation fails; a bit of a file flips
   int burst = 3;             // requests that come together, at most
   double idle_s = 1;         // simulated seconds between requests, on average, when nothing runs
   double pass_s = 0.01, row_s = 0.0005;  // what a pass takes
@@ -35,6 +39,8 @@ struct SimOptions {
 
   // Everything from `seed`.
   static SimOptions draw(uint64_t seed);
+  // What a soak runs: four lanes, pages and caches that are too small, drafters that are often right, a disk tier, lanes taken away by force.
+  static SimOptions soak(uint64_t seed);
 };
 
 struct SimReport {
@@ -42,6 +48,8 @@ struct SimReport {
   uint64_t prompt_tokens = 0, restored_tokens = 0, answer_tokens = 0, drafted = 0, accepted = 0;
   uint64_t forced = 0;      // lanes taken away by the script
   uint64_t hashes = 0, logprobs = 0, evictions = 0;
+  uint64_t restarts = 0, lost = 0;  // lost: requests that a restart ended
+  uint64_t disk_stored = 0, disk_hits = 0, disk_faults = 0, damaged = 0;
   uint64_t most_steps = 0;  // between a request's arrival and its end
   double simulated_s = 0;
   void add(const SimReport& other);

@@ -28,19 +28,10 @@ struct SoakOptions {
 
 int soak(const SoakOptions& o) {
   SimModel model(false);
-  SimOptions s;
-  s.seed = o.seed;
-  s.engine = {.lanes = 4, .max_context = 384, .queue = 32, .pages = 80,
-              .schedule = {.prefill_chunk = 64, .chunk_beside_decode = 24}, .cache = {.limit_bytes = 400'000, .checkpoint_every = 64}};
-  s.scripted = true;
-  s.branching = true;
-  s.submit = 0.15;
-  s.preempt = 0.02;
-  s.idle_s = 6;
-  Simulation simulation(model, s);
+  Simulation simulation(model, SimOptions::soak(o.seed));
   const auto begin = std::chrono::steady_clock::now();
   const auto seconds = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
-  std::printf("%8s %9s %9s %8s %10s %8s %8s %8s %10s %9s\n", "hours", "requests", "tokens", "RSS MiB", "pages", "of", "entries", "preempt", "restored", "seconds");
+  std::printf("%8s %9s %9s %8s %7s %7s %8s %8s %8s %10s %9s\n", "hours", "requests", "tokens", "RSS MiB", "pages", "of", "entries", "on disk", "forced", "restored", "seconds");
   double warm_mib = 0, last_mib = 0;
   int printed = 0;
   while (simulation.report().simulated_s < o.hours * 3600 && (o.most_s <= 0 || seconds() < o.most_s)) {
@@ -53,8 +44,8 @@ int soak(const SoakOptions& o) {
     last_mib = resident_mib();
     if (printed == std::max(1, o.intervals / 4)) warm_mib = last_mib;
     const EngineStatus status = simulation.engine().status();
-    std::printf("%8.2f %9llu %9llu %8.2f %10zu %8zu %8zu %8llu %10llu %9.1f\n", hours, (unsigned long long)r.requests, (unsigned long long)r.answer_tokens, last_mib,
-                status.pages_in_use, status.pages_limit, status.cache.entries, (unsigned long long)r.preemptions, (unsigned long long)r.restored_tokens, seconds());
+    std::printf("%8.2f %9llu %9llu %8.2f %7zu %7zu %8zu %8llu %8llu %10llu %9.1f\n", hours, (unsigned long long)r.requests, (unsigned long long)r.answer_tokens, last_mib,
+                status.pages_in_use, status.pages_limit, status.cache.entries, (unsigned long long)status.disk->entries, (unsigned long long)r.forced, (unsigned long long)r.restored_tokens, seconds());
     std::fflush(stdout);
   }
   const SimReport r = simulation.report();
