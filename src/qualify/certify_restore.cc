@@ -62,7 +62,7 @@ class PlanScenes {
     for (const char* scene : kSceneNames) cells_.push_back({.part = "restore", .name = plan + ", " + scene});
     if (!c.options().folder.empty()) folder_ = c.options().folder / plan;
     // Chains go through every residue of a page; live prefixes and trees share them.
-    if (c.options().quick) step_ = 4;
+    if (c.options().quick) step_ = 8;
     else if (mode != VerifyMode::kChain) step_ = 2;
     first_ = mode == VerifyMode::kTree ? step_ / 2 : 0;
   }
@@ -92,9 +92,9 @@ class PlanScenes {
   bool enough() {
     return std::all_of(cells_.begin(), cells_.end(), [this](const CertifyCell& cell) { return c_.enough(cell) || (&cell == &cell_of(Scene::kDisk) && !on_disk_); });
   }
-  // The n-th family: shared prefixes end at this plan's residues in turn, and at the same ones again in other texts.
+  // The n-th family: shared prefixes end at this plan's residues in turn, and at others in other texts after that.
   Family family(int n) const {
-    const int round = n / residues(), residue = first_ + n % residues() * step_;
+    const int round = n / residues(), residue = (first_ + n % residues() * step_ + 3 * round) % kResidues;
     return Family(c_, static_cast<size_t>(round * kResidues + residue), kShortest + residue);
   }
   int residues() const { return kResidues / step_; }
