@@ -335,7 +335,8 @@ std::optional<DiskFault> DiskFolder::check_place(const PendingEntry& entry, cons
   for (const DiskIndex::Node& link : index_.chain(entry.id)) kept_bytes += link.disk_bytes;
   if (header.parent_length == 0) return std::nullopt;
   const DiskIndex::Node* parent = index_.get(node->parent);
-  if (!parent || !parent->stored) return DiskFault::kParentGone;
+  CHECK(parent != nullptr);  // it would have taken this one with it
+  CHECK(parent->stored);     // it was queued before
   return parent->key == header.parent_key ? std::nullopt : std::optional(DiskFault::kOtherTokens);
 }
 

@@ -67,6 +67,20 @@ TEST(DiskTier, FindsTheLongestPrefixAndNothingElse) {
   EXPECT_EQ(restored(*tier, other), 0);
 }
 
+// Hashes that collide would lead here; the load compares the tokens themselves.
+TEST(DiskTier, AnEntryOfOtherTokensIsNotLoaded) {
+  const Tokens a = random_tokens(1, 80);
+  DiskWorld world;
+  auto tier = world.open();
+  ASSERT_TRUE(world.add(*tier, a));
+  for (const size_t place : {0, 40, 79}) {
+    Tokens other = a;
+    other[place] ^= 1;
+    EXPECT_EQ(tier->load(*tier->find(a, 80), other).fault, DiskFault::kOtherTokens);
+  }
+  EXPECT_EQ(restored(*tier, a), 80) << "it stays for its own prompt";
+}
+
 // A file holds what its parent lacks, and pages are asked for no more than that.
 TEST(DiskTier, AChildStoresItsPartOnly) {
   const Tokens tokens = random_tokens(6, 320);
