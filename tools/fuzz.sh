@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Builds every fuzzer (preset fuzz: clang, address and undefined behaviour sanitizers) and runs each for FUZZ_SECONDS
 # (default 30 in CI, 10 elsewhere) from its seeds. Prints `ok NAME ...` or `FAILED NAME ...` for each; exit status 1 when any
-# failed. Arguments name fuzzers to run instead of all.
+# failed. Arguments name fuzzers to run instead of all. FUZZ_SEED (default 1, so that a run can be repeated) seeds the mutations; 0 takes
+# another seed each time, for long runs.
 #
 # Seeds of fuzzer NAME: build-fuzz/seeds/NAME/, written by the scripts fuzz/*seeds.py, and fuzz/seeds/NAME/ where committed.
 # Inputs that reached new code are kept in build-fuzz/corpus/NAME/, findings in build-fuzz/findings/.
@@ -10,6 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 seconds="${FUZZ_SECONDS:-}"
 [[ -n "$seconds" ]] || seconds=$([[ "${CI:-}" == true ]] && echo 30 || echo 10)
+seed="${FUZZ_SEED:-1}"
 jobs="${FUZZ_JOBS:-$(nproc)}"
 python=/usr/bin/python3
 [[ -x "$python" ]] || python=python3
@@ -39,7 +41,7 @@ run_one() {
   local binary
   binary=$(find build-fuzz -type f -name "fuzz_$name" -perm -u+x -print -quit)
   # Lengths beyond a seed's own size teach little and cost much; a single input may take 10 s and 2 GiB at most.
-  if "$binary" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=1 \
+  if "$binary" -seed="$seed" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -print_final_stats=1 -verbosity=1 \
       -artifact_prefix="build-fuzz/findings/$name-" "build-fuzz/corpus/$name" "${seeds[@]}" > "$log" 2>&1; then
     local runs
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log" | tail -n 1)
@@ -51,5 +53,5 @@ run_one() {
   fi
 }
 export -f run_one
-export seconds
+export seconds seed
 printf '%s\n' "${fuzzers[@]}" | xargs -P "$jobs" -I{} bash -c 'run_one "$1"' _ {}
