@@ -35,6 +35,8 @@ Result<J> parse(std::string_view text, std::string_view what, JsonLimits limits)
   if (deeper_than(text, limits.depth))
     return Error{ErrorCode::kInvalidFile,
                  std::string(what) + ": JSON nested deeper than " + std::to_string(limits.depth) + " levels"};
+  if (text.find('\0') != std::string_view::npos)  // the library takes it for the end
+    return Error{ErrorCode::kInvalidFile, std::string(what) + ": not valid JSON: it holds a zero byte"};
   try {
     return J::parse(text.begin(), text.end());
   } catch (const nlohmann::json::exception& e) {

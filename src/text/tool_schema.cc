@@ -128,7 +128,8 @@ std::string json_of_value(std::string_view text, ValueKinds kinds) {
       if (value == "False") return "false";
     }
     if ((kinds & kNullKind) && value == "None") return "null";
-    if (const auto parsed = parse_json(value, "a tool's argument"))
+    const bool has_mark = value.starts_with("\xEF\xBB\xBF");  // a byte order mark may begin a file, not a value
+    if (const auto parsed = parse_json(value, "a tool's argument"); parsed && !has_mark)
       if (const ValueKinds kind = kind_of(*parsed); kind != kStringKind && (kinds & kind)) return std::string(value);
   }
   return '"' + json_escaped(text) + '"';

@@ -59,6 +59,8 @@ TEST(Json, ErrorsAreSentences) {
     EXPECT_TRUE(result.error().message.starts_with("request body: not valid JSON: ")) << result.error().message;
     EXPECT_EQ(result.error().message.find("json.exception"), std::string::npos) << result.error().message;
   }
+  for (const std::string& text : {std::string("1\0", 2), std::string("1\0 2", 4), std::string("\0", 1), std::string("[1]\0]", 5)})
+    EXPECT_FALSE(parse_json(text, "x")) << text;  // a zero byte ends nothing
 }
 
 // Ordered JSON keeps the order of keys, which templates print; sorted JSON does not.

@@ -195,6 +195,8 @@ TEST(OutputParser, ValuesHaveTheKindsOfTheirSchemas) {
   EXPECT_EQ(value("days", "7.0"), Json(7.0));
   EXPECT_EQ(value("days", "7.5"), Json("7.5"));          // not an integer: kept as it is
   EXPECT_EQ(value("days", "many"), Json("many"));
+  EXPECT_EQ(value("days", std::string("1\0", 2)), Json(std::string("1\0", 2)));
+  EXPECT_EQ(value("days", "\xEF\xBB\xBF" "1"), Json("\xEF\xBB\xBF" "1"));
   EXPECT_EQ(value("days", ""), Json(""));
   EXPECT_EQ(value("scale", "2"), Json(2));
   EXPECT_EQ(value("scale", "-1.5e3"), Json(-1500.0));
