@@ -134,12 +134,17 @@ def run_fuzzers(tally, logs):
 
 
 def run_clients(tally, build, logs):
-    """tools/e2e.sh runs the official clients against the server; Node reports `ok N - NAME` or `not ok N - NAME`."""
+    """tools/e2e.sh runs the official clients and a browser against the server; Node reports `ok N - NAME`, `ok N - NAME # SKIP WHY` or
+    `not ok N - NAME`."""
     log = logs / "e2e.log"
     begin = time.monotonic()
     status = run([str(ROOT / "tools" / "e2e.sh"), str(build)], log)
     text = log.read_text(errors="replace")
-    passed = re.findall(r"^ok \d+ - (.*)", text, re.M)
+    reported = [line.partition(" # SKIP") for line in re.findall(r"^ok \d+ - (.*)", text, re.M)]
+    passed = [name for name, skipped, _ in reported if not skipped]
+    for name, skipped, reason in reported:
+        if skipped:
+            tally.skips(f"e2e: {name}", reason.strip() or "no reason given")
     failed = re.findall(r"^not ok \d+ - (.*)", text, re.M)
     tally.passes(len(passed))
     for name in failed:

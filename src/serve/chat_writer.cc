@@ -3,6 +3,7 @@
 
 #include "decode/proposal.h"
 #include "serve/writers.h"
+#include "text/unicode.h"
 
 namespace foretoken::serve {
 
@@ -27,11 +28,23 @@ std::string openai_finish_reason(const Choice& choice) {
   return choice.reason;
 }
 
+namespace {
+
+OrderedJson byte_list(std::string_view text) {
+  OrderedJson bytes = OrderedJson::array();
+  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
+  return bytes;
+}
+
+}  // namespace
+
 OrderedJson shown_tokens(const ModelText& model, const std::vector<ListedToken>& tokens) {
   OrderedJson out = OrderedJson::array();
   for (const ListedToken& token : tokens) {
     const OrderedJson drafted = token.drafted < 0 ? OrderedJson(nullptr) : OrderedJson(route_name(static_cast<Route>(token.drafted)));
-    out.push_back({{"id", token.id}, {"text", model.shown(token.id)}, {"drafted", drafted}});
+    const std::string_view text = model.shown(token.id);
+    out.push_back({{"id", token.id}, {"text", text}, {"drafted", drafted}});
+    if (!is_valid_utf8(text)) out.back()["bytes"] = byte_list(text);  // part of a character, which JSON text cannot hold
   }
   return out;
 }
@@ -40,9 +53,7 @@ namespace {
 
 OrderedJson token_entry(const ModelText& model, TokenId id, float logprob) {
   const std::string_view text = model.tokenizer ? model.tokenizer->bytes(id) : std::string_view();
-  OrderedJson bytes = OrderedJson::array();
-  for (const char c : text) bytes.push_back(static_cast<unsigned char>(c));
-  return {{"token", text}, {"logprob", json_float(logprob)}, {"bytes", std::move(bytes)}};
+  return {{"token", text}, {"logprob", json_float(logprob)}, {"bytes", byte_list(text)}};
 }
 
 }  // namespace

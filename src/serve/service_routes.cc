@@ -3,6 +3,7 @@
 
 #include "serve/anthropic_api.h"
 #include "serve/openai_requests.h"
+#include "serve/page.h"
 #include "serve/service.h"
 
 namespace foretoken::serve {
@@ -77,9 +78,8 @@ void Service::ready(std::shared_ptr<Exchange> e) {
 void Service::page(std::shared_ptr<Exchange> e) {
   ++stats_.responses[{"/", 200}];
   e->respond({.content_type = "text/html; charset=utf-8", .body = options_.page,
-              .headers = {{"Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src 'self' data:; "
-                                                      "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
-                          {"X-Content-Type-Options", "nosniff"}, {"Referrer-Policy", "no-referrer"}, {"Cache-Control", "no-cache"}}});
+              .headers = {{"Content-Security-Policy", page_policy(options_.page)}, {"X-Content-Type-Options", "nosniff"}, {"Referrer-Policy", "no-referrer"},
+                          {"Cross-Origin-Opener-Policy", "same-origin"}, {"Cache-Control", "no-cache"}}});
 }
 
 // {"content" or "text" or "prompt": TEXT, "add_special": ignored, "with_pieces": bool} or {"messages": [...]}.

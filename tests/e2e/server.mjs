@@ -9,7 +9,7 @@ export const program = process.env.FORETOKEN ?? path.join(root, 'build', 'foreto
 export class Server {
   static async start(options = [], environment = {}) {
     const server = new Server();
-    server.child = spawn(program, ['serve', '--port', '0', '--host', '127.0.0.1', ...options],
+    server.child = spawn(program, ['serve', ...(options.includes('--port') ? [] : ['--port', '0']), '--host', '127.0.0.1', ...options],
       { stdio: ['ignore', 'pipe', 'pipe'], env: { ...process.env, ...environment } });
     server.log = '';
     const begin = Date.now();
@@ -17,7 +17,8 @@ export class Server {
     server.child.stderr.on('data', (data) => { server.log += data; });
     server.exited = new Promise((resolve) => server.child.on('exit', (code, signal) => resolve({ code, signal })));
     server.url = await new Promise((resolve, reject) => {
-      const timer = setTimeout(() => reject(new Error(`not ready in 120 s: ${server.log}`)), 120_000);
+      const timer = setTimeout(() => { server.child.kill('SIGKILL'); reject(new Error(`not ready in 120 s: ${server.log}`)); }, 120_000);
+      server.child.on('error', (error) => { clearTimeout(timer); reject(error); });
       server.child.stdout.on('data', (data) => {
         server.output += data;
         const found = /^Ready · .* · (http:\/\/\S+)$/m.exec(server.output);

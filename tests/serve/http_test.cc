@@ -3,6 +3,8 @@
 
 #include <random>
 
+#include "serve/page.h"
+
 namespace foretoken::serve {
 namespace {
 
@@ -33,6 +35,51 @@ TEST(Http, RoutesAndErrors) {
   EXPECT_TRUE(contains(ask(request("GET", "/metrics")), "foretoken_ready 1"));
   EXPECT_TRUE(contains(ask(request("GET", "/status")), "\"ready\":true"));
   EXPECT_TRUE(contains(ask("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n"), "host_not_allowed"));
+}
+
+// The hashes are those of another program (Python's hashlib); the page that is built in has one script and one style
+// sheet.
+TEST(Page, RunsWhatItsPolicyNames) {
+  const std::string policy =
+      page_policy("<p><style>\nb { margin: 0; }</style><script type=\"module\">let a = 1;\n</script>");
+  EXPECT_TRUE(contains(policy,
+                       "script-src 'sha256-3smTKsMnFX9i0OGCm4n/7GAEzudwCR3kiBveN8jVUAk='; style-src "
+                       "'sha256-Ci+8+JbLnr+l77x7dnqROobcU9oTLn9cAzFiMFkAbGw=';"))
+      << policy;
+  EXPECT_TRUE(contains(page_policy("<p>page</p>"), "script-src 'none'; style-src 'none';"));
+  const std::string built_in = page_policy(kPage);
+  EXPECT_EQ(built_in.find("'sha256-", built_in.find("'sha256-", built_in.find("'sha256-") + 1) + 1), std::string::npos)
+      << built_in;
+  EXPECT_FALSE(contains(built_in, "unsafe"));
+  FakeServer server;
+  Client client(server.port);
+  client.send(request("GET", "/"));
+  EXPECT_TRUE(
+      contains(client.response(), "Content-Security-Policy: default-src 'none'; script-src 'none'; style-src 'none';"));
+}
+
+// return_tokens: the texts together are the answer, and a token that is part of a character says which bytes it has.
+TEST(Http, TokensOfOneCharacterHaveBytes) {
+  FakeServer server;
+  server.engine.answer = 100;
+  Client client(server.port);
+  client.send(
+      request("POST", "/v1/completions", R"({"prompt":"a\u4e00\u4e8cb","max_tokens":100,"return_tokens":true})"));
+  const std::string answer = client.response();
+  const Json body = Json::parse(answer.substr(answer.find("\r\n\r\n")));
+  std::string text;
+  int partial = 0;
+  for (const Json& token : body["choices"][0]["tokens"]) {
+    if (!token.contains("bytes")) {
+      text += token["text"].get<std::string>();
+      continue;
+    }
+    ++partial;
+    for (const Json& byte : token["bytes"]) text += static_cast<char>(byte.get<int>());
+  }
+  EXPECT_GT(partial, 0) << answer;
+  EXPECT_EQ(text, body["choices"][0]["text"].get<std::string>());
+  EXPECT_TRUE(text.starts_with("a\u4e00\u4e8cb")) << text;
 }
 
 TEST(Http, AnswersWholeAndStreamed) {
