@@ -12,7 +12,9 @@
 
 #include "cohort.h"
 #include "decode/generation.h"
+#include "fixed_plans.h"
 #include "support/traces.h"
+#include "trace_file.h"
 
 namespace foretoken {
 namespace {
@@ -31,34 +33,11 @@ double lower_quartile(std::vector<double> values) {
 }
 
 struct Options {
-  std::string model = "models/demo-dense", drafter, cohort = "bench/cohort.json", kv = "bf16", costs, draft_weights = "auto";
+  std::string model = "models/demo-dense", drafter, cohort = "bench/cohort.json", kv = "bf16", costs, costs_out, traces, text, draft_weights = "auto";
   int tokens = 160, rounds = 5, threads = 0, replays = 4, cost_rounds = 24;
   double temperature = 0, noise = 0.05;
   bool cycles_only = false, ends = false, seconds_only = false;
 };
-
-struct Plan {
-  std::string name;
-  std::optional<Route> route;
-  SpeculationOptions options;
-};
-
-std::vector<Plan> fixed_plans() {
-  std::vector<Plan> plans = {{"plain", {}, {}}};
-  const auto add = [&](const char* name, Route route, VerifyMode mode, int width, float threshold = -1) {
-    plans.push_back({fmt::format("{} {}", name, width), route, {.verify = mode, .width = width, .live_threshold = threshold}});
-  };
-  for (const int k : {1, 2, 3, 5, 7}) add("mtp chain", Route::kMtp, VerifyMode::kChain, k);
-  for (const int n : {7, 11, 15}) add("mtp tree", Route::kMtp, VerifyMode::kTree, n);
-  for (const int k : {2, 3, 5, 7}) add("dflash chain", Route::kBlock, VerifyMode::kChain, k);
-  for (const float t : {0.05f, 0.2f, 0.5f}) {
-    add("dflash live", Route::kBlock, VerifyMode::kLive, 7, t);
-    plans.back().name = fmt::format("dflash live {:.2f}", t);
-  }
-  for (const int n : {7, 11, 15, 16, 31, 63}) add("dflash tree", Route::kBlock, VerifyMode::kTree, n);
-  for (const int k : {3, 7, 15, 31, 63}) add("copy chain", Route::kCopy, VerifyMode::kChain, k);
-  return plans;
-}
 
 class Bench {
  public:
@@ -67,11 +46,14 @@ class Bench {
   Status run() {
     ASSIGN_OR_RETURN(prompts_, bench::load_cohort(model_, o_.cohort));
     fmt::print("{}: {}, T={:g}, {} tokens; cohort {}\n", o_.model, model_.backend().info().detail, o_.temperature, o_.tokens, o_.cohort);
-    if (!o_.seconds_only) record_traces();
+    if (!o_.seconds_only) {
+      TRY(record_traces());
+      if (!o_.traces.empty()) TRY(bench::write_traces(traces_, o_.traces));
+    }
     if (!o_.costs.empty()) {
-      TRY(read_costs());
+      ASSIGN_OR_RETURN(costs_, bench::read_costs(o_.costs));
     } else if (!o_.cycles_only || o_.seconds_only) {
-      measure_costs();
+      TRY(measure_costs());
     }
     if (o_.seconds_only) return {};
     replay_fixed_plans();
@@ -90,11 +72,25 @@ class Bench {
     return s;
   }
 
-  void record_traces() {
+  Status record_traces() {
     const auto mtp = drafts_.mtp() ? make_mtp_drafter(target_.config(), *drafts_.mtp()) : nullptr;
     const auto block = drafts_.block() ? make_block_drafter(*drafts_.block()) : nullptr;
-    for (const bench::Prompt& p : prompts_)
-      traces_.push_back(record(target_, mtp.get(), block.get(), p.kind, p.ids, p.tokens > 0 ? p.tokens : o_.tokens, sampling(), sampling(), o_.ends));
+    std::vector<Trace> given;
+    if (!o_.text.empty()) {
+      ASSIGN_OR_RETURN(given, bench::read_traces(o_.text));
+      if (given.size() != prompts_.size()) return Error{ErrorCode::kUsage, o_.text + ": traces of another cohort"};
+    }
+    int64_t agreed = 0, tokens = 0;
+    for (size_t i = 0; i < prompts_.size(); ++i) {
+      const bench::Prompt& p = prompts_[i];
+      traces_.push_back(record(target_, mtp.get(), block.get(), p.kind, p.ids, p.tokens > 0 ? p.tokens : o_.tokens, sampling(), sampling(),
+                               o_.ends, given.empty() ? nullptr : &given[i].answer));
+      agreed += traces_.back().agreed;
+      tokens += static_cast<int64_t>(traces_.back().answer.size());
+    }
+    if (!given.empty())
+      fmt::print("on the text of {}: the target would have chosen {:.2f}% of its tokens\n", o_.text, 100.0 * static_cast<double>(agreed) / static_cast<double>(tokens));
+    return {};
   }
 
   // One cycle's pass: forward of `rows` rows of a chain or a tree, a choice for a few of them, commit of `kept` of them.
@@ -127,38 +123,7 @@ class Bench {
     return seconds_between(begin, clock_.now());
   }
 
-  void set_passes(const std::map<int, double>& known) {
-    costs_ = {.name = "measured"};
-    costs_.passes.assign(kMaxNodes + 2, 0);
-    for (int rows = 1; rows <= kMaxNodes + 1; ++rows) {
-      const auto above = known.lower_bound(rows);
-      double& seconds = costs_.passes[static_cast<size_t>(rows)];
-      if (above == known.end()) {
-        seconds = known.rbegin()->second * rows / known.rbegin()->first;
-      } else if (above->first == rows || above == known.begin()) {
-        seconds = above->second;
-      } else {
-        const auto below = std::prev(above);
-        seconds = below->second + (above->second - below->second) * (rows - below->first) / (above->first - below->first);
-      }
-    }
-  }
-
-  // {"passes": {"1": seconds, ...}, "mtp": [by steps, from 1], "dflash": [by depth, from 1]}
-  Status read_costs() {
-    ASSIGN_OR_RETURN(const std::string text, read_file(o_.costs));
-    ASSIGN_OR_RETURN(const Json json, parse_json(text, o_.costs));
-    std::map<int, double> passes;
-    for (const auto& [rows, seconds] : json["passes"].items()) passes[std::stoi(rows)] = seconds.get<double>();
-    set_passes(passes);
-    costs_.mtp_steps = {0};
-    costs_.blocks = {0};
-    for (const Json& s : json["mtp"]) costs_.mtp_steps.push_back(s.get<double>());
-    for (const Json& s : json["dflash"]) costs_.blocks.push_back(s.get<double>());
-    return {};
-  }
-
-  void measure_costs() {
+  Status measure_costs() {
     const std::vector<int> counts = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 15, 16, 17, 20, 24, 25, 28, 32, 33, 40, 48, 56, 64};
     std::map<int, std::vector<double>> chains, trees;
     std::array<std::vector<double>, kMtpDepth + 1> mtp_s, block_s;
@@ -190,7 +155,8 @@ class Bench {
       const View tapped = View::of(taps_memory.data(), 4, static_cast<int64_t>(taps.size()) * target_.config().hidden);
       int64_t at = 96;
       Draft draft;
-      for (int depth = 1; depth <= kMtpDepth; ++depth) {
+      for (const int step : {0, 1, 2, 3, 4, 5, 6, 7}) {  // the first works off the prompt
+        const int depth = std::max(1, step);
         const TokenId three[] = {prompt[1], prompt[2], prompt[3]};
         const Committed c{.first = at, .tokens = three, .next = prompt[4], .rows = std::span(all).first(3), .hidden = hidden, .taps = tapped};
         at += 3;
@@ -202,7 +168,7 @@ class Bench {
           drafter->observe(c);
           drafter->propose(request, draft);
           const double s = seconds_between(begin, clock_.now());
-          if (round >= 0) (drafter == mtp.get() ? mtp_s : block_s)[static_cast<size_t>(depth)].push_back(s);
+          if (round >= 0) (drafter == mtp.get() ? mtp_s : block_s)[static_cast<size_t>(step)].push_back(s);
         }
       }
       pass_seconds(*lane, 2, false);  // the first pass behind something else is a slow one
@@ -218,11 +184,17 @@ class Bench {
         if (tree > 0) trees[rows].push_back(tree);
       }
     }
-    std::map<int, double> passes;
-    for (const int rows : counts) passes[rows] = lower_quartile(chains[rows]);
-    set_passes(passes);
-    for (const auto& s : mtp_s) costs_.mtp_steps.push_back(lower_quartile(s));
-    for (const auto& s : block_s) costs_.blocks.push_back(lower_quartile(s));
+    Json costs = {{"passes", Json::object()}, {"mtp", Json::array()}, {"dflash", Json::array()}};
+    for (const int rows : counts) costs["passes"][std::to_string(rows)] = lower_quartile(chains[rows]);
+    for (int depth = 1; depth <= kMtpDepth; ++depth) {
+      costs["mtp"].push_back(lower_quartile(mtp_s[static_cast<size_t>(depth)]));
+      costs["dflash"].push_back(lower_quartile(block_s[static_cast<size_t>(depth)]));
+    }
+    // What the first draft takes beyond an ordinary one it spends on the rows of the prompt.
+    costs["mtp row"] = std::max(0.0, lower_quartile(mtp_s[0]) - lower_quartile(mtp_s[1])) / 96;
+    costs["dflash row"] = std::max(0.0, lower_quartile(block_s[0]) - lower_quartile(block_s[1])) / 96;
+    costs_ = bench::costs_from_json(costs);
+    if (!o_.costs_out.empty()) TRY(write_file_atomically(o_.costs_out, costs.dump(1)));
     const double plain = costs_.pass(1);
     fmt::print("one row {:.3f} ms. Passes in rows of one, chain (tree):", plain * 1e3);
     for (const int rows : counts) {
@@ -233,7 +205,8 @@ class Bench {
     for (int d = 1; d <= kMtpDepth; ++d) fmt::print(" {:.2f}", costs_.mtp_draft(d) / plain);
     fmt::print("; dflash");
     for (int d = 1; d <= kMtpDepth; ++d) fmt::print(" {:.2f}", costs_.block_draft(d) / plain);
-    fmt::print("\n");
+    fmt::print("; a row of backlog: mtp {:.3f}, dflash {:.3f}\n", costs_.mtp_row / plain, costs_.block_row / plain);
+    return {};
   }
 
   std::vector<std::unique_ptr<Drafter>> recorded(const Trace& trace, std::span<const Route> routes, ScriptedClock& clock) const {
@@ -246,7 +219,7 @@ class Bench {
   }
 
   void replay_fixed_plans() {
-    for (const Plan& plan : fixed_plans()) {
+    for (const bench::Plan& plan : bench::fixed_plans()) {
       if (plan.route && *plan.route != Route::kCopy && !drafts_.has(*plan.route)) continue;
       plan_names_.push_back(plan.name);
       for (const Trace& trace : traces_) {
@@ -405,6 +378,9 @@ int main(int argc, char** argv) {
   program.add_option("--tokens,-n", o.tokens, "longest answer")->check(CLI::PositiveNumber);
   program.add_option("--rounds", o.rounds, "measured rounds")->check(CLI::PositiveNumber);
   program.add_option("--costs", o.costs, "JSON of costs to replay with instead of measuring; nothing is timed then");
+  program.add_option("--costs-out", o.costs_out, "write the measured costs to this JSON file");
+  program.add_option("--traces", o.traces, "write the recorded traces to this JSON file, for replay_bench");
+  program.add_option("--text", o.text, "follow the answers of these traces instead of the target's own: targets compared on one text");
   program.add_option("--cost-rounds", o.cost_rounds, "rounds of measured costs")->check(CLI::PositiveNumber);
   program.add_option("--replays", o.replays, "counted replays under the controller")->check(CLI::PositiveNumber);
   program.add_option("--noise", o.noise, "relative noise of a replayed pass")->check(CLI::NonNegativeNumber);

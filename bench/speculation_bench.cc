@@ -10,6 +10,7 @@
 
 #include "cohort.h"
 #include "decode/generation.h"
+#include "wrong_drafter.h"
 
 namespace foretoken {
 namespace {
@@ -52,26 +53,6 @@ Result<Arm> parse_arm(const std::string& text) {
   return arm;
 }
 
-// Takes another drafter's proposals and bends every token: as sure of itself, and always wrong.
-class WrongDrafter final : public Drafter {
- public:
-  WrongDrafter(std::unique_ptr<Drafter> inner, int vocab) : inner_(std::move(inner)), vocab_(vocab) {}
-  Route route() const override { return inner_->route(); }
-  const DrafterNeeds& needs() const override { return inner_->needs(); }
-  int deepest() const override { return inner_->deepest(); }
-  void restart(std::span<const TokenId> history) override { inner_->restart(history); }
-  void observe(const Committed& committed) override { inner_->observe(committed); }
-  void propose(const DraftRequest& request, Draft& draft) override {
-    inner_->propose(request, draft);
-    for (DraftNode& n : draft.nodes) n.token = (n.token + 1) % vocab_;
-  }
-  int backlog() const override { return inner_->backlog(); }
-
- private:
-  std::unique_ptr<Drafter> inner_;
-  int vocab_;
-};
-
 Result<int> run(const Options& o) {
   app::CommonOptions common{.model = o.model, .threads = o.threads, .kv_format = o.kv, .draft_model = o.drafter};
   const app::SpeculationFlags every{.speculate = "copy,mtp,dflash"};
@@ -101,7 +82,7 @@ Result<int> run(const Options& o) {
     Speculation speculation;
     if (arm) speculation = {.drafters = drafts.make(arm->routes), .options = arm->options, .memory = arm->wrong ? &wrong_memory : &drafts.memory()};
     if (arm && arm->wrong)
-      for (auto& d : speculation.drafters) d = std::make_unique<WrongDrafter>(std::move(d), target.config().vocab);
+      for (auto& d : speculation.drafters) d = std::make_unique<bench::WrongDrafter>(std::move(d), target.config().vocab);
     const int64_t tokens = prompt.tokens > 0 ? prompt.tokens : o.tokens;
     Generation generation(target, *lane, {.sampling = sampling, .max_tokens = tokens}, clock, std::move(speculation));
     TRY(generation.start(prompt.ids));

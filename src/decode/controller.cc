@@ -17,7 +17,14 @@ constexpr double kPriorRowCost = 0.05;     // of one more row, in passes of one 
 constexpr double kPriorStepCost = 0.15;    // of one draft step, likewise: cheap to be wrong once
 constexpr float kPriorAcceptance = 0.7f;   // of a first guess by a drafter that was never tried
 constexpr double kLossShare = 0.009;       // of the time that may be lost against plain decoding
-constexpr double kFirstCredit = 3.0;       // plain passes that may be lost at first
+constexpr double kFirstCredit = 3.0;       // plain passes that an answer may lose at first
+constexpr double kSmallBet = 0.06;         // plain passes that guesses which keep coming true may risk without credit
+constexpr double kMostDebt = 1.0;          // plain passes below nothing at which small bets end as well
+constexpr float kGuessDecay = 0.9f;
+constexpr float kEnoughGuesses = 5, kHopeless = 0.2f;  // guesses of which none came true lately
+constexpr double kPriorBacklogRow = 0.02;  // plain passes a row that waits in front of a draft takes
+constexpr int kUsualBacklog = 4;           // rows that are part of a draft's own cost
+constexpr int64_t kFirstPatience = 256, kMostPatience = 8192;  // cycles of all answers between trials of a route that always lost
 constexpr double kMostCredit = 12.0;
 constexpr double kRecent = 0.75;          // of what the cycles before count, per cycle
 constexpr double kHysteresis = 0.03;       // tokens a change of plan must promise
@@ -157,6 +164,17 @@ int SpeculationMemory::largest_verified(int64_t context, int lanes) const {
   return curve ? curve->largest() : 0;
 }
 
+double SpeculationMemory::backlog_seconds(Route route, int rows) const {
+  const double row = backlog_row_[static_cast<size_t>(route)];
+  return std::max(0, rows - kUsualBacklog) * (row > 0 ? row : kPriorBacklogRow * verify_seconds(1, 0));
+}
+
+void SpeculationMemory::observe_backlog(Route route, int rows, double seconds) {
+  double& row = backlog_row_[static_cast<size_t>(route)];
+  const double measured = std::max(0.0, seconds) / std::max(1, rows - kUsualBacklog);
+  row = row > 0 ? row + kCostStep * (std::min(measured, kOutlier * row) - row) : measured;
+}
+
 void SpeculationMemory::observe_verify(int rows, int64_t context, double seconds, int lanes) {
   obtain(verify_, bucket(context, lanes)).observe(rows, seconds);
 }
@@ -185,6 +203,11 @@ float RouteStatistics::per_step(float value_of_four) {
 void RouteStatistics::observe_outcome(float accepted_nodes, float predicted_nodes) {
   accepted = accepted * 0.9f + accepted_nodes;
   predicted = predicted * 0.9f + predicted_nodes;
+}
+
+void RouteStatistics::observe_cycle(bool won) {
+  wins += std::max(0.03f, 1 / (cycles + 1)) * ((won ? 1.0f : 0.0f) - wins);
+  cycles += 1;
 }
 
 // ---- Choices
@@ -224,6 +247,28 @@ double Controller::rate_here(const CycleLimits& limits) const {
     }
   }
   return best;
+}
+
+void Controller::open_credit(double plain) {
+  if (has_credit_) return;
+  has_credit_ = true;
+  saving_ = true;
+  for (const Route route : {Route::kMtp, Route::kBlock, Route::kScripted})
+    if (allowed(route) && memory_.routes[static_cast<size_t>(route)].trusted()) saving_ = false;
+  credit_ = saving_ ? memory_.savings : kFirstCredit * plain;
+}
+
+bool Controller::affordable(Route route, double seconds, double plain) const {
+  const Guesses& own = guesses_[static_cast<size_t>(route)];
+  if (own.trials > kEnoughGuesses && own.hits < kHopeless) return false;  // whatever its estimates say
+  const double risk = seconds * (1 - own.rate());
+  return risk <= credit_ || (risk <= kSmallBet * plain && credit_ > -kMostDebt * plain);
+}
+
+// A route that has always lost is tried again when that was saved up, and more and more rarely.
+bool Controller::saved_enough(Route route, double price) const {
+  const SpeculationMemory::Patience& p = memory_.patience[static_cast<size_t>(route)];
+  return !tried_ && price <= credit_ && memory_.cycle - p.last >= std::max(kFirstPatience, p.wait);
 }
 
 DraftPlan Controller::pinned_plan(const CycleLimits& limits) const {
@@ -288,10 +333,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   const int lanes = 1 + limits.others.lanes;
   const double plain = added_seconds(1, limits), share = plain_share(limits);
   if (!memory_.verify_known(lanes, limits.context, lanes) || share <= 0) return {};  // nothing can be compared before one plain pass was timed
-  if (!has_credit_) {
-    credit_ = kFirstCredit * share;
-    has_credit_ = true;
-  }
+  open_credit(share);
   // A copy that runs on sets the pace itself: rows past its best width cost more than they bring, however slow other plans are.
   const float copy_truth = std::min(kMostTruth, routes_[static_cast<size_t>(Route::kCopy)].truth());
   double copy_rate = 0;
@@ -305,12 +347,12 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   if (cycle_ - last_plain_ >= kPlainAge) return {};
 
   DraftPlan plan;
-  plan.copy = allowed(Route::kCopy) && credit_ > 0;
+  plan.copy = allowed(Route::kCopy);
   Candidate best{false, Route::kCopy, 0, 0, 1 - rate * plain};
   if (plan.copy)
     for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= within.nodes; ++n)
-      if (const double gain = 1 + copy_value[static_cast<size_t>(n)] * copy_truth - rate * added_seconds(1 + n, limits);
-          gain > best.gain)
+      if (const double pass = added_seconds(1 + n, limits), gain = 1 + copy_value[static_cast<size_t>(n)] * copy_truth - rate * pass;
+          gain > best.gain && affordable(Route::kCopy, pass - plain, share))
         best = {false, Route::kCopy, n, n, gain};
   if (!last_model_) best.gain += kHysteresis;
   Candidate probe{false, Route::kCopy, 0, 0, 0};
@@ -319,9 +361,15 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
     Candidate c = best_of(route, within, plan.copy ? copy_value : std::span<const float>{}, rate);
     const Use& use = uses_[static_cast<size_t>(route)];
     const int64_t idle = use.last < 0 ? cycle_ : cycle_ - use.last;
-    const double price = memory_.draft_seconds(route, c.depth, limits.context) + added_seconds(3, limits) - plain;
+    const double draft = memory_.draft_seconds(route, c.depth, limits.context);
+    const double backlog = memory_.backlog_seconds(route, limits.backlog[static_cast<size_t>(route)]);
+    const double price = draft + backlog + added_seconds(3, limits) - plain;
+    if (!memory_.routes[static_cast<size_t>(route)].trusted() && use.last < 0) {  // whatever it promises, it has not kept it
+      if (saved_enough(route, price) && copy_value.size() <= 1 && !probe.model) probe = c;
+      continue;
+    }
     if (credit_ > price && idle >= use.wait && (!probe.model || idle > cycle_ - uses_[static_cast<size_t>(probe.route)].last)) probe = c;
-    if (credit_ <= memory_.draft_seconds(route, c.depth, limits.context)) continue;
+    if (!affordable(route, draft, share) || (tried_ && backlog > std::max(credit_, kSmallBet * share))) continue;
     if (last_model_ && last_route_ == route) c.gain += kHysteresis;
     if (c.gain > best.gain) best = c;
   }
@@ -362,7 +410,7 @@ int Controller::cut(const Proposal& proposal, const CycleLimits& limits) const {
     const Route by = proposal.by(n - 1);
     value += proposal.cumulative(n - 1) * std::min(kMostTruth, routes_[static_cast<size_t>(by)].truth());
     const double pass = added_seconds(1 + n, limits);
-    if (pass - plain > credit_) break;  // not even if all of it is lost
+    if (!affordable(by, pass - plain, plain_share(limits))) break;
     const double gain = 1 + value - rate * pass;
     if (gain > best_gain) {
       best_gain = gain;
@@ -377,6 +425,10 @@ int Controller::cut(const Proposal& proposal, const CycleLimits& limits) const {
 void Controller::observe_guess(Route route, float estimate, int rank, bool hit) {
   calibration_.record(route, estimate, rank, hit);
   memory_.calibration.record(route, estimate, rank, hit);
+  if (rank > 0) return;
+  Guesses& own = guesses_[static_cast<size_t>(route)];
+  own.trials = kGuessDecay * own.trials + 1;
+  own.hits = kGuessDecay * own.hits + (hit ? 1.0f : 0.0f);
 }
 
 void Controller::observe_draft(Route route, std::span<const float> value) {
@@ -401,24 +453,35 @@ void Controller::observe(const CycleOutcome& o) {
   const double plain = plain_share(o.pass.lanes, o.context);
   if (o.drafted && o.draft_timed) memory_.observe_draft(o.route, o.steps, o.context, o.draft_s);
   const double expected_draft = o.drafted ? memory_.draft_seconds(o.route, o.steps, o.context) : 0;
+  if (o.drafted && o.backlog > 0) memory_.observe_backlog(o.route, o.backlog, o.draft_s - expected_draft);
+  // The rows in front of a first draft are part of what trusted routes are given; those of others have to be earned.
+  const double backlog = o.drafted && (saving_ || tried_) ? memory_.backlog_seconds(o.route, o.backlog) : 0;
   // Free of the moment's noise; a lane's share of a pass goes by its rows.
   const double seconds = memory_.verify_seconds(o.pass.rows, o.context, o.pass.lanes) * o.rows / o.pass.rows + expected_draft;
   recent_tokens_ = kRecent * recent_tokens_ + o.tokens;
   recent_seconds_ = kRecent * recent_seconds_ + seconds;
   if (has_credit_) {
+    const double before = credit_;
     credit_ += kLossShare * seconds;
-    if (o.rows > 1 || o.drafted) credit_ += o.tokens * plain - seconds;
+    if (o.rows > 1 || o.drafted) credit_ += o.tokens * plain - seconds - backlog;
     credit_ = std::min(credit_, kMostCredit * plain);
+    if (saving_) memory_.savings = std::min(memory_.savings + credit_ - before, kMostCredit * plain);
   }
   if (o.drafted) {
     Use& use = uses_[static_cast<size_t>(o.route)];
     const bool won = o.tokens * plain > seconds;
     use.wait = won ? kFirstWait : std::min(kLongestWait, use.wait * 2);
     use.last = cycle_;
+    tried_ = true;
+    if (plain > 0 && !pinned_) memory_.routes[static_cast<size_t>(o.route)].observe_cycle(won);
+    SpeculationMemory::Patience& patience = memory_.patience[static_cast<size_t>(o.route)];
+    patience.last = memory_.cycle;
+    patience.wait = won ? kFirstPatience : std::min(kMostPatience, 2 * std::max(kFirstPatience, patience.wait));
   }
   if (o.rows == 1 && !o.drafted) last_plain_ = cycle_;
   if (!o.drafted) ease_ = std::pow(ease_, kForget);  // what follows may be easier, or harder, again
   ++cycle_;
+  ++memory_.cycle;
 }
 
 }  // namespace foretoken

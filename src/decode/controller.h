@@ -57,10 +57,14 @@ struct RouteStatistics {
   std::array<float, kMaxNodes + 1> value{};  // value[n], of calibrated estimates
   float drafts = 0;                          // how many it averages
   float accepted = 0, predicted = 0;         // decayed sums over verified nodes
+  float wins = 0, cycles = 0;                // share of cycles with its draft that beat plain decoding, decayed; how many it averages
   float truth() const { return (accepted + 5.0f) / (predicted + 5.0f); }
+  // Worth credit at the beginning of an answer: it has not been tried enough, or it wins at times.
+  bool trusted() const { return cycles < 6 || wins > 0.1f; }
 
   void observe_draft(std::span<const float> cumulative_value, float least_step);
   void observe_outcome(float accepted_nodes, float predicted_nodes);
+  void observe_cycle(bool won);
   // The acceptance per step that, the same at every step of a chain, gives value[4].
   static float per_step(float value_of_four);
 };
@@ -74,8 +78,20 @@ class SpeculationMemory {
   bool verify_known(int rows, int64_t context, int lanes = 1) const;
   int largest_verified(int64_t context, int lanes = 1) const;
   double draft_seconds(Route route, int steps, int64_t context) const;
+  // Seconds to work off `rows` that wait in front of a draft, beyond the few of every cycle.
+  double backlog_seconds(Route route, int rows) const;
   void observe_verify(int rows, int64_t context, double seconds, int lanes = 1);
   void observe_draft(Route route, int steps, int64_t context, double seconds);
+  void observe_backlog(Route route, int rows, double seconds);
+
+  // What answers whose routes had all lost before saved up for trying one again: seconds. And how patiently: cycles of all answers.
+  double savings = 0;
+  int64_t cycle = 0;
+  struct Patience {
+    int64_t last = 0;
+    int64_t wait = 0;
+  };
+  std::array<Patience, kRoutes> patience{};
 
   Calibration calibration;
   std::array<RouteStatistics, kRoutes> routes;
@@ -87,6 +103,7 @@ class SpeculationMemory {
   static CostCurve& obtain(std::map<int, CostCurve>& curves, int bucket);
   std::map<int, CostCurve> verify_;                     // by context bucket
   std::array<std::map<int, CostCurve>, kRoutes> draft_;
+  std::array<double, kRoutes> backlog_row_{};           // seconds of one row; 0: never measured
 };
 
 // What to draft this cycle.
@@ -112,6 +129,7 @@ struct CycleLimits {
   int nodes = kMaxNodes;
   int64_t context = 0;      // committed tokens
   OtherLanes others;
+  std::array<int, kRoutes> backlog{};  // rows that wait in front of a route's draft
 };
 
 // The pass of a cycle: its rows over all lanes, and its seconds without the drafts (those of the whole cycle).
@@ -128,6 +146,7 @@ struct CycleOutcome {
   bool drafted = false;          // the model drafter ran
   Route route = Route::kMtp;
   int steps = 0;                 // its draft's depth
+  int backlog = 0;               // rows that it worked off besides, where draft_s tells what they cost
   bool draft_timed = true;       // draft_s is of that draft alone (no backlog of prompt or plain cycles in it)
   double draft_s = 0;
   CycleCost pass;
@@ -170,6 +189,10 @@ class Controller {
   double plain_share(const CycleLimits& limits) const { return plain_share(1 + limits.others.lanes, limits.context); }
   double plain_share(int lanes, int64_t context) const { return memory_.verify_seconds(lanes, context, lanes) / lanes; }
   int widest(const CycleLimits& limits) const;        // nodes whose pass is not far beyond what was measured
+  void open_credit(double plain);
+  // Whether `seconds` more than plain decoding may be bet on a route's guesses.
+  bool affordable(Route route, double seconds, double plain) const;
+  bool saved_enough(Route route, double price) const;  // for trying a route that has always lost
   double rate_here(const CycleLimits& limits) const;  // tokens per second of the best plan for text like this
   int deepest(Route route) const { return deepest_[static_cast<size_t>(route)]; }
   bool allowed(Route route) const { return allowed_[static_cast<size_t>(route)]; }
@@ -190,8 +213,15 @@ class Controller {
 
   double rate_ = 0;                  // tokens per second, as of this cycle's plan
   double recent_tokens_ = 0, recent_seconds_ = 0;  // decayed sums over the last cycles
-  double credit_ = 0;                // seconds that may still be lost against plain decoding
-  bool has_credit_ = false;
+  // Seconds that may still be lost against plain decoding; at first a few passes or, where every route has always lost, what earlier
+  // answers saved.
+  double credit_ = 0;
+  bool has_credit_ = false, saving_ = false, tried_ = false;
+  struct Guesses {
+    float trials = 0, hits = 0;      // decayed, of this answer's best guesses, verified or not
+    float rate() const { return hits / (trials + 1); }
+  };
+  std::array<Guesses, kRoutes> guesses_{};
   int64_t cycle_ = 0, last_plain_ = 0;
   struct Use {
     int64_t last = -1;               // cycle of the last draft

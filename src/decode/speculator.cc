@@ -177,9 +177,11 @@ void Speculator::prepare(const Situation& s, const OtherLanes& others) {
   copy_ = {};
   draft_s_ = 0;
   draft_timed_ = true;
+  backlog_ = 0;
   rules_ = s.rules;
   limits_ = {.depth = static_cast<int>(std::clamp<int64_t>(s.budget - 1, 0, kMaxNodes)), .nodes = std::min(kMaxNodes, s.max_nodes),
-             .context = s.context, .others = others};
+             .context = s.context, .others = others, .backlog = {}};
+  for (const auto& d : drafters_) limits_.backlog[static_cast<size_t>(d->route())] = d->backlog();
   request_ = {.position = s.context + 1, .anchor = s.anchor, .depth = limits_.depth, .nodes = limits_.nodes,
               .insist = controller_.pinned(), .sampling = s.sampling, .counts = s.counts,
               .calibration = controller_.pinned() ? nullptr : &controller_.calibration()};
@@ -221,14 +223,15 @@ void Speculator::draft(std::span<Speculator* const> lanes) {
     const TimePoint begin = clock.now();
     drafters.front()->propose_group(drafters, requests, drafts);
     const double each = seconds_between(begin, clock.now()) / static_cast<double>(wanting.size());
-    for (size_t i = 0; i < wanting.size(); ++i) wanting[i]->take_draft(std::move(drafts[i]), each, timed);
+    for (size_t i = 0; i < wanting.size(); ++i) wanting[i]->take_draft(std::move(drafts[i]), each, timed, wanting.size() == 1);
   }
 }
 
-void Speculator::take_draft(Draft draft, double seconds, bool timed) {
+void Speculator::take_draft(Draft draft, double seconds, bool timed, bool alone) {
   if (rules_ != nullptr) prune(draft, *rules_);
   draft_s_ = seconds;
   draft_timed_ = timed;
+  backlog_ = !timed && alone ? limits_.backlog[static_cast<size_t>(plan_.route)] : 0;
   raw_.push_back(std::move(draft));
   drafts_.push_back(raw_.back());
   calibrate(drafts_.back());
@@ -302,8 +305,8 @@ void Speculator::settle(const Accepted& accepted, const CycleCost& cost) {
   ++counters_.plans[plan];
   if (!controller_.pinned()) learn(accepted);
   controller_.observe({.context = limits_.context, .rows = 1 + proposal_.size(), .tokens = static_cast<int>(accepted.tokens().size()),
-                       .drafted = plan_.model, .route = plan_.route, .steps = draft_steps_, .draft_timed = draft_timed_,
-                       .draft_s = draft_s_, .pass = cost});
+                       .drafted = plan_.model, .route = plan_.route, .steps = draft_steps_, .backlog = backlog_,
+                       .draft_timed = draft_timed_, .draft_s = draft_s_, .pass = cost});
 }
 
 // Every guess whose parent the target reached was right or wrong, verified or not: the emitted tokens tell.

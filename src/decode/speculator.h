@@ -82,7 +82,7 @@ class Speculator {
 
  private:
   Drafter* drafter(Route route) const;
-  void take_draft(Draft draft, double seconds, bool timed);
+  void take_draft(Draft draft, double seconds, bool timed, bool alone);
   void read_model_draft();
   void calibrate(Draft& draft) const;
   std::vector<float> values(const Draft& draft, const MergeLimits& limits) const;
@@ -106,7 +106,7 @@ class Speculator {
   std::vector<Draft> raw_, drafts_;  // as the drafters estimate, and calibrated; the model's first
   Proposal proposal_;
   double draft_s_ = 0;
-  int draft_steps_ = 0;
+  int draft_steps_ = 0, backlog_ = 0;
   bool draft_timed_ = true;
   std::array<int64_t, kRoutes> idle_{};  // cycles without a proposal
   SpeculationCounters counters_;

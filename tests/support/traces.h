@@ -15,13 +15,17 @@ struct Trace {
   std::string name;
   std::vector<TokenId> prompt, answer;
   std::vector<Draft> mtp, block;  // [answer position i]: proposed when answer[i] is the anchor
+  int64_t agreed = 0;             // tokens of a given answer that the target would have chosen as well
 };
 
 // Decodes plainly until the model stops, and asks both drafters after every token. `draft_sampling`: what the drafters are told about sampling.
-// With `ends` false the model's stop tokens end nothing.
+// With `ends` false the model's stop tokens end nothing. `given`: an answer to follow instead of the target's own choices, so that
+// targets can be compared on one text.
 inline Trace record(TargetModel& target, Drafter* mtp, Drafter* block, const std::string& name, const std::vector<TokenId>& prompt,
-                    int tokens, const SamplingParams& sampling, const SamplingParams& draft_sampling, bool ends = true) {
-  Trace trace{.name = name, .prompt = prompt, .answer = {}, .mtp = {}, .block = {}};
+                    int tokens, const SamplingParams& sampling, const SamplingParams& draft_sampling, bool ends = true,
+                    const std::vector<TokenId>* given = nullptr) {
+  Trace trace{.name = name, .prompt = prompt, .answer = {}, .mtp = {}, .block = {}, .agreed = 0};
+  if (given) tokens = static_cast<int>(given->size());
   auto lane = target.make_lane();
   const std::vector<int> taps = block ? block->needs().tap_layers : std::vector<int>{};
   Sampler sampler;
@@ -37,6 +41,11 @@ inline Trace record(TargetModel& target, Drafter* mtp, Drafter* block, const std
                  if (complete)
                    trace.answer.push_back(*sampler.select({r.logits.f32(), static_cast<size_t>(r.logits.cols)}, sampling,
                                                           static_cast<uint64_t>(lane->length()), &counts));
+                 if (complete && given) {
+                   const TokenId wanted = (*given)[trace.answer.size() - 1];
+                   trace.agreed += trace.answer.back() == wanted;
+                   trace.answer.back() = wanted;
+                 }
                  std::vector<int> all(static_cast<size_t>(rows));
                  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
                  const Committed c{.first = lane->length() - rows, .tokens = std::span<const TokenId>(chunk).subspan(size_t(first), size_t(rows)),
@@ -70,6 +79,7 @@ struct Costs {
   double block = 0.8;   // one whole block
   double fixed = 0.45;  // the part of it that does not depend on its rows
   double noise = 0.0;   // relative
+  double mtp_row = 0, block_row = 0;  // one row of a drafter's backlog, beyond the few of every cycle
   std::vector<double> passes, mtp_steps, blocks;  // [rows], [steps], [depth]; measured
 
   static double look_up(const std::vector<double>& table, int at) { return table[std::min(static_cast<size_t>(at), table.size() - 1)]; }
@@ -90,9 +100,12 @@ class RecordedDrafter final : public Drafter {
   const DrafterNeeds& needs() const override { return needs_; }
   int deepest() const override { return kMtpDepth; }
   void restart(std::span<const TokenId>) override {}
-  void observe(const Committed&) override {}
+  void observe(const Committed& c) override { backlog_ += static_cast<int>(c.tokens.size()); }
+  int backlog() const override { return backlog_; }
   void propose(const DraftRequest& request, Draft& draft) override {
     draft.by = route_;
+    clock_.advance(std::max(0, backlog_ - kUsualBacklog) * (route_ == Route::kMtp ? costs_.mtp_row : costs_.block_row));
+    backlog_ = 0;
     const size_t at = static_cast<size_t>(request.position) - trace_.prompt.size() - 1;
     const Draft& whole = route_ == Route::kMtp ? trace_.mtp[at] : trace_.block[at];
     std::vector<int> place(whole.nodes.size(), -2), depth(whole.nodes.size(), 0);
@@ -123,6 +136,8 @@ class RecordedDrafter final : public Drafter {
   Costs costs_;
   ScriptedClock& clock_;
   DrafterNeeds needs_;
+  static constexpr int kUsualBacklog = 3;  // what the costs of a draft contain
+  int backlog_ = 0;
 };
 
 struct Replayed {
