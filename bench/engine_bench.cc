@@ -4,6 +4,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
+#include <filesystem>
 #include <map>
 
 #include "cohort.h"
@@ -69,6 +71,33 @@ class Bench {
     }
     fmt::print("first token of {} prompt tokens: cold {:.1f} ms, cached {:.2f} ms: {:.2f} %\n", o_.prompt, median(cold) * 1e3, median(warm) * 1e3,
                100 * median(warm) / median(cold));
+  }
+
+  // From an answer's last token until the engine could go on: its end reported, what it computed published in memory and handed to a disk tier.
+  Status end() {
+    std::string folder = (std::filesystem::temp_directory_path() / "engine-bench-XXXXXX").string();
+    if (!::mkdtemp(folder.data())) return Error{ErrorCode::kIo, folder + ": cannot be made"};
+    PosixFiles files;
+    std::vector<double> waits;
+    {
+      const auto disk = DiskTier::open({.folder = folder, .fingerprint = "bench", .page_bytes = model_.target().pages().layout().page_bytes()}, files, clock_);
+      Engine engine(model_.target(), model_.drafts(), options(1, o_.prompt + o_.tokens + 64, true), clock_, disk.get());
+      for (int round = -1; round < o_.rounds; ++round) {
+        Request request{.prompt = filler(o_.prompt, static_cast<uint64_t>(round) + 7, model_.config().vocab), .max_tokens = o_.tokens, .boundaries = {o_.prompt - 8}};
+        TimePoint last;
+        request.events = [&](const RequestEvent& e) {
+          if (e.kind == RequestEvent::Kind::kTokens) last = clock_.now();
+        };
+        if (!engine.submit(std::move(request))) throw std::runtime_error("refused");
+        while (!engine.idle()) engine.step();
+        if (round >= 0) waits.push_back(seconds_between(last, clock_.now()));
+      }
+    }
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+    fmt::print("from the last token to the end, {} prompt tokens, {} of the answer, memory and disk tier: median {:.2f} ms, longest {:.2f} ms\n", o_.prompt, o_.tokens,
+               median(waits) * 1e3, *std::max_element(waits.begin(), waits.end()) * 1e3);
+    return {};
   }
 
   struct Rate {
@@ -169,7 +198,7 @@ class Bench {
 
 Status run(const Options& o) {
   app::CommonOptions common{.model = o.model, .threads = o.threads};
-  const app::SpeculationFlags flags{.speculate = o.measure == "speculation" ? "auto" : "off"};
+  const app::SpeculationFlags flags{.speculate = o.measure == "speculation" || o.measure == "end" ? "auto" : "off"};
   ASSIGN_OR_RETURN(auto model, app::LoadedModel::load(common, &flags));
   Bench bench(o, *model);
   fmt::print("{}: {}\n", o.model, model->backend().info().detail);
@@ -177,6 +206,7 @@ Status run(const Options& o) {
   if (o.measure == "lanes") bench.lanes();
   if (o.measure == "speculation") TRY(bench.speculation());
   if (o.measure == "context") bench.context();
+  if (o.measure == "end") TRY(bench.end());
   return {};
 }
 
@@ -186,7 +216,7 @@ Status run(const Options& o) {
 int main(int argc, char** argv) {
   foretoken::Options o;
   CLI::App program("The engine: cached prefixes, lanes, speculation over lanes, context");
-  program.add_option("measure", o.measure, "prefix, lanes, speculation or context")->required()->check(CLI::IsMember({"prefix", "lanes", "speculation", "context"}));
+  program.add_option("measure", o.measure, "prefix, lanes, speculation, context or end")->required()->check(CLI::IsMember({"prefix", "lanes", "speculation", "context", "end"}));
   program.add_option("--model,-m", o.model, "bundle")->capture_default_str();
   program.add_option("--cohort", o.cohort, "JSON list of prompts")->capture_default_str();
   program.add_option("--rounds", o.rounds, "measured rounds")->check(CLI::PositiveNumber);
