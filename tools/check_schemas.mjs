@@ -1,40 +1,22 @@
 // Asks another validator about our JSON Schema cases: node tools/check_schemas.mjs [BUILD] (default build).
 // Every instance of tests/data/text/schema_cases.json must be valid or not as the case says, and every text that the tests
-// of the text room generated (BUILD/schema_walks.jsonl, written by text_test) must be valid. Needs Node and the packages
-// ajv, ajv-formats and ajv-draft-04, found through NODE_PATH or beside this file. Not part of `make test`.
+// of the text room generated (BUILD/schema_walks.jsonl, written by text_test) must be valid. Needs Node and the packages that
+// tools/e2e.sh installs into BUILD/e2e.
 import { createRequire } from 'node:module';
 import { existsSync, readFileSync } from 'node:fs';
-import { dirname, join } from 'node:path';
+import { dirname, join, resolve } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { schemaValidator } from '../tests/e2e/schema_validator.mjs';
 
 const root = join(dirname(fileURLToPath(import.meta.url)), '..');
-const require = createRequire(import.meta.url);
-let Ajv2020, Ajv, AjvDraft4, addFormats;
+const build = process.argv[2] ?? join(root, 'build');
+const require = createRequire(resolve(build, 'e2e', 'package.json'));
+const validator = (c) => schemaValidator(require, c.schema);
 try {
-  Ajv2020 = require('ajv/dist/2020').default;
-  Ajv = require('ajv').default;
-  AjvDraft4 = require('ajv-draft-04').default;
-  addFormats = require('ajv-formats').default;
+  require.resolve('ajv');
 } catch (error) {
-  console.error(`check_schemas: ${error.message.split('\n')[0]}; npm install ajv ajv-formats ajv-draft-04, and set NODE_PATH`);
+  console.error(`check_schemas: ${error.message.split('\n')[0]}; tools/e2e.sh installs it`);
   process.exit(2);
-}
-
-function validator(c) {
-  // Two drafts spell some keywords differently; a pattern that is no Unicode pattern is tried as an older one.
-  const text = JSON.stringify(c.schema);
-  const Draft = text.includes('"exclusiveMinimum":true') ? AjvDraft4 : text.includes('"items":[') ? Ajv : Ajv2020;
-  const { $schema, ...rest } = Object(c.schema);
-  const compile = (unicodeRegExp) => {
-    const ajv = new Draft({ strict: false, logger: false, unicodeRegExp });
-    addFormats(ajv);
-    return ajv.compile(typeof c.schema === 'boolean' ? c.schema : rest);
-  };
-  try {
-    return compile(true);
-  } catch {
-    return compile(false);
-  }
 }
 
 const cases = JSON.parse(readFileSync(join(root, 'tests/data/text/schema_cases.json'), 'utf8'));
@@ -57,7 +39,7 @@ for (const c of cases) {
 }
 console.log(`${checked} instances of ${validators.size} schemas, ${wrong} wrong`);
 
-const walks = join(process.argv[2] ?? join(root, 'build'), 'schema_walks.jsonl');
+const walks = join(build, 'schema_walks.jsonl');
 if (existsSync(walks)) {
   let texts = 0, invalid = 0;
   for (const line of readFileSync(walks, 'utf8').split('\n').filter(Boolean)) {

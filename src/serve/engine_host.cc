@@ -16,7 +16,7 @@
 #include "serve/answer.h"
 #include "serve/engine_status.h"
 #include "serve/messages.h"
-#include "serve/rules.h"
+#include "serve/rule_worker.h"
 
 namespace foretoken::serve {
 namespace {
@@ -68,10 +68,10 @@ class Channel {
     out_.clear();
     sent_ = 0;
   }
-  // Until there is something to read, room to write what is unsent, or the time is over; negative: no end.
-  void wait(int milliseconds) {
-    pollfd poll{.fd = socket_, .events = static_cast<short>(POLLIN | (unsent() > 0 ? POLLOUT : 0)), .revents = 0};
-    ::poll(&poll, 1, milliseconds);
+  // Until there is something to read here or at `other`, room to write what is unsent, or the time is over; negative: no end.
+  void wait(int milliseconds, int other) {
+    pollfd polls[] = {{.fd = socket_, .events = static_cast<short>(POLLIN | (unsent() > 0 ? POLLOUT : 0)), .revents = 0}, {.fd = other, .events = POLLIN, .revents = 0}};
+    ::poll(polls, std::size(polls), milliseconds);
   }
   void wait_for_room() {
     pollfd poll{.fd = socket_, .events = POLLOUT, .revents = 0};
@@ -88,7 +88,7 @@ class Channel {
 
 class Host {
  public:
-  Host(int socket, const HostedEngine& hosted) : hosted_(hosted), engine_(hosted.engine), channel_(socket), rules_(hosted.text, hosted.facts.vocab) {
+  Host(int socket, const HostedEngine& hosted) : hosted_(hosted), engine_(hosted.engine), channel_(socket), rules_(hosted.text, hosted.facts.vocab), worker_(hosted.text, hosted.facts.vocab) {
     for (TokenId id = hosted.text.tokenizer ? hosted.text.tokenizer->size() : hosted.facts.vocab; id < hosted.facts.vocab; ++id) padding_.push_back(id);
   }
 
@@ -97,6 +97,7 @@ class Host {
     while (channel_.open()) {
       channel_.receive();
       while (auto message = channel_.next()) take(*message);
+      for (RuleWorker::Made& made : worker_.take()) take(std::move(made));
       if (!engine_.idle() && !wake()) return 1;
       const bool worked = engine_.step();
       if (worked) last_work_ = Clock::now();
@@ -107,7 +108,7 @@ class Host {
       }
       if (worked || !channel_.open()) continue;
       rest();
-      channel_.wait(patience());
+      channel_.wait(patience(), worker_.wake_fd());
     }
     return 0;
   }
@@ -156,7 +157,16 @@ class Host {
   void cancel(EngineRequestId id) {
     const auto it = running_.find(id);
     if (it != running_.end()) engine_.cancel(it->second);
+    const auto prepared = in_preparation_.find(id);
+    if (prepared == in_preparation_.end()) return;
+    prepared->second.cancelled = true;
+    if (!worker_.forget(id)) return;
+    in_preparation_.erase(prepared);
+    send_cancelled(id);
   }
+
+  // The end of a request that never reached the engine.
+  void send_cancelled(EngineRequestId id) { channel_.send(event_message(id, {.kind = EngineEvent::Kind::kFinished, .reason = "cancelled", .facts = OrderedJson::object()})); }
 
   void refuse(EngineRequestId id, const Error& error) {
     channel_.send(event_message(id, {.kind = EngineEvent::Kind::kFailed, .error = error}));
@@ -166,21 +176,35 @@ class Host {
     const auto id = message.value("id", EngineRequestId{0});
     auto submission = read_submission(message);
     if (!submission) return refuse(id, submission.error());
-    auto request = make_request(*std::move(submission));
-    if (!request) return refuse(id, request.error());
-    const auto total = static_cast<int64_t>(request->prompt.size());
-    const bool logprobs = request->logprobs.chosen;
-    request->events = [this, id, logprobs](const RequestEvent& event) { on_event(id, event, logprobs); };
-    const auto submitted = engine_.submit(*std::move(request));
+    const auto now = Clock::now();
+    if (submission->grammar) {
+      in_preparation_[id] = {.arrival = now};
+      return worker_.ask(id, *std::move(submission));
+    }
+    auto rules = rules_.make(*submission);
+    if (!rules) return refuse(id, rules.error());
+    submit(id, make_request(*std::move(submission), *std::move(rules), now));
+  }
+  void take(RuleWorker::Made made) {
+    const Preparation preparation = in_preparation_.extract(made.id).mapped();
+    if (!made.rules) return refuse(made.id, made.rules.error());
+    if (preparation.cancelled) return send_cancelled(made.id);
+    submit(made.id, make_request(std::move(made.submission), *std::move(made.rules), preparation.arrival));
+  }
+  void submit(EngineRequestId id, Request request) {
+    const auto total = static_cast<int64_t>(request.prompt.size());
+    const bool logprobs = request.logprobs.chosen;
+    request.events = [this, id, logprobs](const RequestEvent& event) { on_event(id, event, logprobs); };
+    const auto submitted = engine_.submit(std::move(request));
     if (!submitted) return refuse(id, submitted.error());
     running_[id] = *submitted;
     channel_.send(event_message(id, {.kind = EngineEvent::Kind::kProgress, .prompt_total = total}));  // it is taken
   }
 
-  Result<Request> make_request(Submission s) {
+  Request make_request(Submission s, std::unique_ptr<TokenRules> rules, Clock::time_point arrival) {
     Request r;
     if (!s.ignore_eos || s.grammar) r.stop_tokens = hosted_.text.stop_tokens;  // a text of a grammar ends where it is complete
-    ASSIGN_OR_RETURN(r.rules, rules_.make(s));
+    r.rules = std::move(rules);
     r.prompt = std::move(s.prompt);
     r.sampling = std::move(s.sampling);
     r.sampling.banned.insert(r.sampling.banned.end(), padding_.begin(), padding_.end());
@@ -189,7 +213,7 @@ class Host {
     r.boundaries = std::move(s.boundaries);
     r.speculate = s.speculate;
     r.priority = s.priority;
-    if (s.timeout_s > 0) r.deadline = std::chrono::steady_clock::now() + std::chrono::microseconds(static_cast<int64_t>(s.timeout_s * 1e6));
+    if (s.timeout_s > 0) r.deadline = arrival + std::chrono::microseconds(static_cast<int64_t>(s.timeout_s * 1e6));
     if (!s.stop.empty()) {
       auto text = std::make_shared<AnswerText>(hosted_.text, AnswerText::Options{.stop = std::move(s.stop), .raw = s.raw, .in_reasoning = s.in_reasoning});
       r.ends = [text](TokenId token) {
@@ -231,7 +255,13 @@ class Host {
   const HostedEngine& hosted_;
   Engine& engine_;
   Channel channel_;
-  RuleMaker rules_;
+  RuleMaker rules_;     // of requests without a grammar
+  RuleWorker worker_;   // of the others
+  struct Preparation {
+    Clock::time_point arrival;
+    bool cancelled = false;
+  };
+  std::unordered_map<EngineRequestId, Preparation> in_preparation_;  // asked of the worker
   Clock::time_point last_work_ = Clock::now();
   bool released_ = false;
   std::vector<TokenId> padding_;  // rows of the embedding that are no token
