@@ -16,6 +16,8 @@ import subprocess
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 EMBEDDED = "models/demo-dense/demo-dense-Q4_K_M.gguf"
 DRAFTER = "models/demo-dense/dflash2/demo-dense-dflash2-Q8_0.gguf"
+ENGINE = {"lanes": "plain decoding over lanes", "speculation": "speculation at four lanes", "prefix": "first token of a cached prompt",
+          "end": "from the last token to the end", "context": "cost of a token over the context"}
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 
 
@@ -77,6 +79,11 @@ def main():
     for model in models:
         parts.append(block(f"Cost of a pass against its rows, {pathlib.Path(model).name}:", "build/bench/step_bench", "--model", model, "--rounds", rounds))
     parts.append(block("Speculation against plain decoding (ratio, and tokens per cycle), embedded model:", "build/bench/speculation_bench", "--rounds", rounds))
+    for measure in ("lanes", "speculation", "prefix", "end", "context"):
+        words = ["build/bench/engine_bench", measure, "--rounds", rounds]
+        parts.append(block(f"The engine ({ENGINE[measure]}), embedded model:", *words))
+    for model in options.big[:1]:
+        parts.append(block(f"The engine ({ENGINE['lanes']}), {pathlib.Path(model).name}:", "build/bench/engine_bench", "lanes", "--model", model, "--tokens", 40, "--rounds", 3))
     if options.peer:
         parts.append(comparison(options.peer, models[:2], rounds))
     if options.server:
