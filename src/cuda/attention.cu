@@ -1,6 +1,6 @@
-// Gated softmax attention over pages. A block of threads takes one row, one K/V head with its query heads, and one span of 512
-// logical positions; inside it the operations and their order are the reference's (docs/numerics.md section 4), whoever computes
-// them: a lane a position for the scores, a thread a dimension for the weighted values.
+// Gated softmax attention over pages. A block of threads takes one row, one K/V head with its query heads, and one span
+// of 512 logical positions; inside it the operations and their order are the reference's (docs/numerics.md section 4),
+// whoever computes them: a lane a position for the scores, a thread a dimension for the weighted values.
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 
@@ -8,8 +8,8 @@ namespace foretoken::cuda {
 namespace {
 
 constexpr int kMaxDim = 256;
-constexpr int kThreads = 512;                            // one warp a block of 32 positions
-constexpr int kSpanBlocks = kSpanTokens / kPageTokens;   // 16
+constexpr int kThreads = 512;                           // one warp a block of 32 positions
+constexpr int kSpanBlocks = kSpanTokens / kPageTokens;  // 16
 static_assert(kSpanBlocks == kThreads / 32);
 
 unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
@@ -23,11 +23,14 @@ FORETOKEN_DEVICE float load_kv(const std::byte* block, int64_t index) {
 }
 
 // One head by one warp: normalised and rotated into `out` (shared memory, head_dim floats).
-FORETOKEN_DEVICE void norm_and_rotate(const float* x, const float* w, float epsilon, int dim, const float* rotary, int rotary_dim,
-                                      float* out) {
+FORETOKEN_DEVICE void norm_and_rotate(const float* x, const float* w, float epsilon, int dim, const float* rotary,
+                                      int rotary_dim, float* out) {
   const int lane = threadIdx.x & 31, half = rotary_dim / 2;
-  const float r = inverse_root(__fadd_rn(__fdiv_rn(sum_of_squares(x, dim), static_cast<float>(dim)), epsilon));
-  for (int d = lane; d < dim; d += 32) out[d] = __fmul_rn(__fmul_rn(x[d], r), w[d]);
+  for (int d = lane; d < dim; d += 32) out[d] = x[d];
+  __syncwarp();
+  const float r = inverse_root(__fadd_rn(__fdiv_rn(sum_of_squares(out, dim), static_cast<float>(dim)), epsilon));
+  __syncwarp();
+  for (int d = lane; d < dim; d += 32) out[d] = __fmul_rn(__fmul_rn(out[d], r), w[d]);
   __syncwarp();
   for (int j = lane; j < half; j += 32) {
     const float cosine = rotary[j], sine = rotary[half + j];
@@ -54,8 +57,8 @@ FORETOKEN_DEVICE void store_row(const float* x, int dim, KvFormat format, std::b
 }
 
 // Stores a rotated key and its value into slot `slot` of a layer and head.
-FORETOKEN_DEVICE void store_key_value(const float* key, const float* value, int dim, const KvLayout& layout, int layer, int head,
-                                      const uint64_t* pages, int64_t slot) {
+FORETOKEN_DEVICE void store_key_value(const float* key, const float* value, int dim, const KvLayout& layout, int layer,
+                                      int head, const uint64_t* pages, int64_t slot) {
   std::byte* page = reinterpret_cast<std::byte*>(pages[slot / kPageTokens]);
   const int64_t token = slot % kPageTokens, element = static_cast<int64_t>(layout.element_bytes());
   store_row(key, dim, layout.format, page + layout.key_offset(layer, head) + token * element, kPageTokens,
@@ -65,8 +68,9 @@ FORETOKEN_DEVICE void store_key_value(const float* key, const float* value, int 
 }
 
 // One warp a row and head: query heads, then K/V heads.
-__global__ void __launch_bounds__(128) inputs_kernel(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, HeadShape shape,
-                                                     PassDesc pass, KvLayout layout, int layer, Rows queries) {
+__global__ void __launch_bounds__(128)
+    inputs_kernel(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, HeadShape shape, PassDesc pass,
+                  KvLayout layout, int layer, Rows queries) {
   begin_kernel();
   __shared__ float heads[4][kMaxDim];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, dim = shape.dim;
@@ -85,7 +89,8 @@ __global__ void __launch_bounds__(128) inputs_kernel(Rows packed, const float* q
   const int head = item - shape.query_heads;
   const float* key = x + shape.query_columns + head * dim;
   norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, layer, head, owner.pages, owner.prefix + desc.row);
+  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, layer, head, owner.pages,
+                  owner.prefix + desc.row);
 }
 
 // ---- Spans
@@ -118,10 +123,10 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
   begin_kernel();
   constexpr bool kScaled = kFormat == KvFormat::kInt8;
   __shared__ __align__(16) float query[kHeads][kMaxDim];
-  __shared__ float weight[kHeads][kSpanTokens];     // scores, then exp(score - m), then times the value scale
+  __shared__ float weight[kHeads][kSpanTokens];  // scores, then exp(score - m), then times the value scale
   __shared__ float largest[kHeads][kSpanBlocks], sums[kHeads][kSpanBlocks], factor[kHeads][kSpanBlocks];
   __shared__ float running[kHeads], total[kHeads];
-  __shared__ int64_t value_of[kSpanTokens];         // address of a position's value row
+  __shared__ int64_t value_of[kSpanTokens];  // address of a position's value row
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
   const HeadShape& shape = task.shape;
   const int dim = shape.dim, group = shape.query_heads / shape.kv_heads;
@@ -134,13 +139,16 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
   const int32_t* path = task.pass.paths + desc.path;
   const int64_t visible = owner.prefix + desc.depth + 1, begin = static_cast<int64_t>(blockIdx.x) * kSpanTokens;
   if (begin >= visible) return;
-  const int count = static_cast<int>(min(static_cast<int64_t>(kSpanTokens), visible - begin));  // visible positions here
+  const int count =
+      static_cast<int>(min(static_cast<int64_t>(kSpanTokens), visible - begin));  // visible positions here
   const int used = (count + kPageTokens - 1) / kPageTokens;
   const float head_scale = inverse_root(static_cast<float>(dim));
 
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
     const int h = i / dim, d = i % dim;
-    query[h][d] = h < heads ? task.queries.data[row * task.queries.stride + static_cast<int64_t>(first_head + h) * dim + d] : 0.0f;
+    query[h][d] = h < heads
+                      ? task.queries.data[row * task.queries.stride + static_cast<int64_t>(first_head + h) * dim + d]
+                      : 0.0f;
   }
   __syncthreads();
 
@@ -154,11 +162,12 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
     const std::byte* page = reinterpret_cast<const std::byte*>(owner.pages[slot / kPageTokens]);
     const int64_t token = slot % kPageTokens;
     const std::byte* keys = page + task.layout.key_offset(task.layer, kv_head);
-    constexpr int kKeys = 16;  // dimensions on their way
+    constexpr int kKeys = kHeads <= 2 ? 32 : 16;  // dimensions on their way
     for (int d = 0; d < dim; d += kKeys) {
       float k[kKeys];
 #pragma unroll
-      for (int i = 0; i < kKeys; ++i) k[i] = d + i < dim ? load_kv<kFormat>(keys, static_cast<int64_t>(d + i) * kPageTokens + token) : 0.0f;
+      for (int i = 0; i < kKeys; ++i)
+        k[i] = d + i < dim ? load_kv<kFormat>(keys, static_cast<int64_t>(d + i) * kPageTokens + token) : 0.0f;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         const float* q = &query[h][d];
@@ -168,13 +177,15 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
       }
     }
     if (kScaled) {
-      const float key_scale = reinterpret_cast<const float*>(page + task.layout.key_scale_offset(task.layer, kv_head))[token];
+      const float key_scale =
+          reinterpret_cast<const float*>(page + task.layout.key_scale_offset(task.layer, kv_head))[token];
       value_scale = reinterpret_cast<const float*>(page + task.layout.value_scale_offset(task.layer, kv_head))[token];
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) dot[h] = __fmul_rn(dot[h], key_scale);
     }
-    value_of[t] = static_cast<int64_t>(reinterpret_cast<uint64_t>(page + task.layout.value_offset(task.layer, kv_head))) +
-                  token * dim * static_cast<int64_t>(task.layout.element_bytes());
+    value_of[t] =
+        static_cast<int64_t>(reinterpret_cast<uint64_t>(page + task.layout.value_offset(task.layer, kv_head))) +
+        token * dim * static_cast<int64_t>(task.layout.element_bytes());
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       const float score = seen ? __fmul_rn(dot[h], head_scale) : -infinity();
@@ -237,7 +248,7 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
       if (h < kHeads) o[i] = __fmul_rn(o[i], factor[h][b]);
     }
     const int last = min(count, (b + 1) * kPageTokens);
-    constexpr int kValues = 8;  // positions on their way
+    constexpr int kValues = kHeads <= 2 ? 32 : 8;  // positions on their way
     for (int first = b * kPageTokens; first < last; first += kValues) {
       float v[kValues];
 #pragma unroll
@@ -264,7 +275,8 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
       put_result(task, row, head, d, o[i], total[h]);
       continue;
     }
-    float* to = task.partial + ((static_cast<int64_t>(blockIdx.z) * shape.query_heads + head) * task.spans + blockIdx.x) * (dim + 2);
+    float* to = task.partial +
+                ((static_cast<int64_t>(blockIdx.z) * shape.query_heads + head) * task.spans + blockIdx.x) * (dim + 2);
     if (d == 0) {
       to[0] = running[h];
       to[1] = total[h];
@@ -282,7 +294,8 @@ __global__ void merge_kernel(SpanTask task) {
   const int64_t visible = task.pass.lanes[desc.lane].prefix + desc.depth + 1;
   if (visible <= kSpanTokens || d >= dim) return;
   const int spans = static_cast<int>((visible + kSpanTokens - 1) / kSpanTokens);
-  const float* from = task.partial + (static_cast<int64_t>(blockIdx.y) * task.shape.query_heads + head) * task.spans * (dim + 2);
+  const float* from =
+      task.partial + (static_cast<int64_t>(blockIdx.y) * task.shape.query_heads + head) * task.spans * (dim + 2);
   float m = from[0], l = from[1], o = from[2 + d];
   for (int s = 1; s < spans; ++s) {
     from += dim + 2;
@@ -295,16 +308,23 @@ __global__ void merge_kernel(SpanTask task) {
   put_result(task, row, head, d, o, l);
 }
 
+constexpr int kEnoughBlocks = 128;
+
 template <KvFormat kFormat>
-void run_spans(SpanTask task, int rows, cudaStream_t stream) {
+void run_spans(SpanTask task, int rows, Queue& queue) {
   const int group = task.shape.query_heads / task.shape.kv_heads;
   const auto launch = [&](auto kernel, int heads) {
     task.head_groups = (group + heads - 1) / heads;
-    Launch{dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups), static_cast<unsigned>(rows)), kThreads, 0, stream}(kernel, task);
+    Launch{dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups),
+                static_cast<unsigned>(rows)),
+           kThreads, 0, queue}(kernel, task);
   };
-  if (group == 1) launch(span_kernel<kFormat, 1>, 1);
-  else if (group == 2) launch(span_kernel<kFormat, 2>, 2);
-  else if (group <= 4) launch(span_kernel<kFormat, 4>, 4);
+  // Heads that share what is read of the keys and values: fewer where there would be too little to do at once.
+  const int alone = task.spans * task.shape.kv_heads * rows;
+  const auto enough = [&](int heads) { return alone * ((group + heads - 1) / heads) >= kEnoughBlocks; };
+  if (group == 1 || !enough(2)) launch(span_kernel<kFormat, 1>, 1);
+  else if (group == 2 || !enough(4)) launch(span_kernel<kFormat, 2>, 2);
+  else if (group <= 4 || !enough(group == 6 ? 6 : 8)) launch(span_kernel<kFormat, 4>, 4);
   else if (group == 6) launch(span_kernel<kFormat, 6>, 6);
   else launch(span_kernel<kFormat, 8>, 8);
 }
@@ -346,8 +366,9 @@ FORETOKEN_DEVICE int64_t block_slot(const BlockLaneDesc& lane, int64_t position)
   return (position - lane.base) % (static_cast<int64_t>(lane.page_count) * kPageTokens);
 }
 
-__global__ void __launch_bounds__(128) block_inputs_kernel(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary,
-                                                           BlockHeads shape, const BlockLaneDesc* lanes, int lane_count, KvLayout layout) {
+__global__ void __launch_bounds__(128)
+    block_inputs_kernel(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary, BlockHeads shape,
+                        const BlockLaneDesc* lanes, int lane_count, KvLayout layout) {
   begin_kernel();
   __shared__ float heads[4][kMaxDim];
   const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31, dim = shape.dim;
@@ -367,15 +388,16 @@ __global__ void __launch_bounds__(128) block_inputs_kernel(Rows q, Rows kv, cons
   const int head = item - query_heads;
   const float* key = kv.data + row * kv.stride + head * dim;
   norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, 0, head, lane.pages, block_slot(lane, lane.end + i));
+  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, 0, head, lane.pages,
+                  block_slot(lane, lane.end + i));
 }
 
 // A block of threads a row and query head: chunks of 128 positions in ascending order, online softmax.
 constexpr int kBlockThreads = 128;
 
 template <KvFormat kFormat>
-__global__ void __launch_bounds__(kBlockThreads) block_attention_kernel(Rows queries, BlockHeads shape, const BlockLaneDesc* lanes,
-                                                                        KvLayout layout, Rows out) {
+__global__ void __launch_bounds__(kBlockThreads)
+    block_attention_kernel(Rows queries, BlockHeads shape, const BlockLaneDesc* lanes, KvLayout layout, Rows out) {
   begin_kernel();
   __shared__ float query[kMaxDim], weight[kBlockThreads], warps[kBlockThreads / 32];
   __shared__ int64_t value_of[kBlockThreads];
@@ -388,7 +410,8 @@ __global__ void __launch_bounds__(kBlockThreads) block_attention_kernel(Rows que
   if (shape.window > 0 && position - shape.window + 1 > begin) begin = position - shape.window + 1;
   if (begin > lane.end) begin = lane.end;
   const int64_t end = lane.end + (shape.causal ? i + 1 : lane.rows);
-  for (int d = threadIdx.x; d < dim; d += kBlockThreads) query[d] = queries.data[row * queries.stride + static_cast<int64_t>(head) * dim + d];
+  for (int d = threadIdx.x; d < dim; d += kBlockThreads)
+    query[d] = queries.data[row * queries.stride + static_cast<int64_t>(head) * dim + d];
   const float head_scale = inverse_root(static_cast<float>(dim));
   float m = -infinity(), l = 0, o[kMaxDim / kBlockThreads] = {};
   for (int64_t first = begin; first < end; first += kBlockThreads) {
@@ -400,7 +423,8 @@ __global__ void __launch_bounds__(kBlockThreads) block_attention_kernel(Rows que
       const std::byte* page = reinterpret_cast<const std::byte*>(lane.pages[slot / kPageTokens]);
       const std::byte* keys = page + layout.key_offset(0, kv_head);
       float dot = 0;
-      for (int d = 0; d < dim; ++d) dot = fma(query[d], load_kv<kFormat>(keys, static_cast<int64_t>(d) * kPageTokens + token), dot);
+      for (int d = 0; d < dim; ++d)
+        dot = fma(query[d], load_kv<kFormat>(keys, static_cast<int64_t>(d) * kPageTokens + token), dot);
       if (kFormat == KvFormat::kInt8) {
         dot = __fmul_rn(dot, reinterpret_cast<const float*>(page + layout.key_scale_offset(0, kv_head))[token]);
         value_scale = reinterpret_cast<const float*>(page + layout.value_scale_offset(0, kv_head))[token];
@@ -434,7 +458,8 @@ __global__ void __launch_bounds__(kBlockThreads) block_attention_kernel(Rows que
       const int d = threadIdx.x + j * kBlockThreads;
       if (d >= dim) continue;
       o[j] = __fmul_rn(o[j], factor);
-      for (int t = 0; t < count; ++t) o[j] = fma(weight[t], load_kv<kFormat>(reinterpret_cast<const std::byte*>(value_of[t]), d), o[j]);
+      for (int t = 0; t < count; ++t)
+        o[j] = fma(weight[t], load_kv<kFormat>(reinterpret_cast<const std::byte*>(value_of[t]), d), o[j]);
     }
   }
 #pragma unroll
@@ -447,49 +472,86 @@ __global__ void __launch_bounds__(kBlockThreads) block_attention_kernel(Rows que
 }  // namespace
 
 void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, const HeadShape& shape,
-                             const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, cudaStream_t stream) {
-  Launch{dim3(blocks(shape.query_heads + shape.kv_heads, 4), static_cast<unsigned>(pass.row_count)), 128, 0, stream}(inputs_kernel, packed, q_norm, k_norm, rotary, shape, pass, layout, layer, queries);
+                             const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, Queue& queue) {
+  Launch{dim3(blocks(shape.query_heads + shape.kv_heads, 4), static_cast<unsigned>(pass.row_count)), 128, 0, queue}(
+      inputs_kernel, packed, q_norm, k_norm, rotary, shape, pass, layout, layer, queries);
 }
 
 size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t spans) {
   return static_cast<size_t>(rows * shape.query_heads * spans * (shape.dim + 2));
 }
 
-void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows, int64_t spans,
-                      const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16, cudaStream_t stream) {
-  const SpanTask task{.queries = queries, .packed = packed, .out = out, .shape = shape, .pass = pass, .layout = layout, .layer = layer,
-                      .first_row = first_row, .spans = static_cast<int>(spans), .head_groups = 1, .partial = partial, .bf16 = bf16};
+void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows,
+                      int64_t spans, const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16,
+                      Queue& queue) {
+  const SpanTask task{.queries = queries,
+                      .packed = packed,
+                      .out = out,
+                      .shape = shape,
+                      .pass = pass,
+                      .layout = layout,
+                      .layer = layer,
+                      .first_row = first_row,
+                      .spans = static_cast<int>(spans),
+                      .head_groups = 1,
+                      .partial = partial,
+                      .bf16 = bf16};
   switch (layout.format) {
-    case KvFormat::kF32: run_spans<KvFormat::kF32>(task, rows, stream); break;
-    case KvFormat::kBF16: run_spans<KvFormat::kBF16>(task, rows, stream); break;
-    case KvFormat::kInt8: run_spans<KvFormat::kInt8>(task, rows, stream); break;
+    case KvFormat::kF32:
+      run_spans<KvFormat::kF32>(task, rows, queue);
+      break;
+    case KvFormat::kBF16:
+      run_spans<KvFormat::kBF16>(task, rows, queue);
+      break;
+    case KvFormat::kInt8:
+      run_spans<KvFormat::kInt8>(task, rows, queue);
+      break;
   }
   if (spans > 1)
-    Launch{dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows)), kMaxDim, 0, stream}(merge_kernel, task);
+    Launch{dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows)), kMaxDim, 0, queue}(merge_kernel,
+                                                                                                           task);
 }
 
-void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count, cudaStream_t stream) {
+void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count,
+                      Queue& queue) {
   const dim3 grid(blocks(2 * layout.head_dim + 2, 128), static_cast<unsigned>(layout.layers * layout.heads));
   switch (layout.format) {
-    case KvFormat::kF32: Launch{grid, 128, 0, stream}(commit_kernel<uint32_t>, pages, layout, prefix, path, count); break;
-    case KvFormat::kBF16: Launch{grid, 128, 0, stream}(commit_kernel<uint16_t>, pages, layout, prefix, path, count); break;
-    case KvFormat::kInt8: Launch{grid, 128, 0, stream}(commit_kernel<uint8_t>, pages, layout, prefix, path, count); break;
+    case KvFormat::kF32:
+      Launch{grid, 128, 0, queue}(commit_kernel<uint32_t>, pages, layout, prefix, path, count);
+      break;
+    case KvFormat::kBF16:
+      Launch{grid, 128, 0, queue}(commit_kernel<uint16_t>, pages, layout, prefix, path, count);
+      break;
+    case KvFormat::kInt8:
+      Launch{grid, 128, 0, queue}(commit_kernel<uint8_t>, pages, layout, prefix, path, count);
+      break;
   }
 }
 
-void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary, const BlockHeads& shape,
-                         const BlockLaneDesc* lanes, int lane_count, int rows, const KvLayout& layout, cudaStream_t stream) {
+void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary,
+                         const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
+                         const KvLayout& layout, Queue& queue) {
   const int heads = (q.data ? shape.query_heads : 0) + shape.kv_heads;
-  Launch{dim3(blocks(heads, 4), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)), 128, 0, stream}(block_inputs_kernel, q, kv, q_norm, k_norm, rotary, shape, lanes, lane_count, layout);
+  Launch{dim3(blocks(heads, 4), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)), 128, 0, queue}(
+      block_inputs_kernel, q, kv, q_norm, k_norm, rotary, shape, lanes, lane_count, layout);
 }
 
 void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
-                            const KvLayout& layout, Rows out, cudaStream_t stream) {
-  const dim3 grid(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count));
+                            const KvLayout& layout, Rows out, Queue& queue) {
+  const dim3 grid(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows),
+                  static_cast<unsigned>(lane_count));
   switch (layout.format) {
-    case KvFormat::kF32: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kF32>, queries, shape, lanes, layout, out); break;
-    case KvFormat::kBF16: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kBF16>, queries, shape, lanes, layout, out); break;
-    case KvFormat::kInt8: Launch{grid, kBlockThreads, 0, stream}(block_attention_kernel<KvFormat::kInt8>, queries, shape, lanes, layout, out); break;
+    case KvFormat::kF32:
+      Launch{grid, kBlockThreads, 0, queue}(block_attention_kernel<KvFormat::kF32>, queries, shape, lanes, layout, out);
+      break;
+    case KvFormat::kBF16:
+      Launch{grid, kBlockThreads, 0, queue}(block_attention_kernel<KvFormat::kBF16>, queries, shape, lanes, layout,
+                                            out);
+      break;
+    case KvFormat::kInt8:
+      Launch{grid, kBlockThreads, 0, queue}(block_attention_kernel<KvFormat::kInt8>, queries, shape, lanes, layout,
+                                            out);
+      break;
   }
 }
 

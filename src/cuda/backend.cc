@@ -13,13 +13,24 @@ namespace {
 
 Rows rows_of(View v) { return {v.f32(), v.rows, v.cols, v.stride}; }
 
+bool same_shape(const DeltaShape& a, const DeltaShape& b) {
+  return a.key_heads == b.key_heads && a.value_heads == b.value_heads && a.key_dim == b.key_dim &&
+         a.value_dim == b.value_dim && a.kernel == b.kernel && a.grouped == b.grouped;
+}
+
+bool same_view(View a, View b) {
+  return a.data == b.data && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
+}
+
 const CudaMatrix& matrix_of(const Matrix& w) { return static_cast<const CudaMatrix&>(w); }
 
-void launched(const char* op) { check(cudaGetLastError(), op); }
-
 HeadShape head_shape(const AttentionShape& shape, int rotary_dim) {
-  return {.query_heads = shape.query_heads, .kv_heads = shape.kv_heads, .dim = shape.head_dim,
-          .query_columns = shape.query_columns(), .rotary_dim = rotary_dim, .epsilon = shape.norm_epsilon};
+  return {.query_heads = shape.query_heads,
+          .kv_heads = shape.kv_heads,
+          .dim = shape.head_dim,
+          .query_columns = shape.query_columns(),
+          .rotary_dim = rotary_dim,
+          .epsilon = shape.norm_epsilon};
 }
 
 constexpr size_t kPartialFloats = 64u << 20;  // of one attention launch
@@ -31,15 +42,12 @@ CudaBackend::CudaBackend(int device) : device_(device) {
   check(cudaSetDevice(device), "choosing a device");
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "asking for properties");
-  detail_ = fmt::format("{}, sm_{}{}, {} GiB", properties.name, properties.major, properties.minor, properties.totalGlobalMem >> 30);
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
-  uploads_ = std::make_unique<Uploads>(stream_);
+  detail_ = fmt::format("{}, sm_{}{}, {} GiB", properties.name, properties.major, properties.minor,
+                        properties.totalGlobalMem >> 30);
+  queue_ = std::make_unique<Queue>();
 }
 
-CudaBackend::~CudaBackend() {
-  cudaStreamSynchronize(stream_);
-  cudaStreamDestroy(stream_);
-}
+CudaBackend::~CudaBackend() { queue_->synchronize("an operator"); }
 
 BackendInfo CudaBackend::info() const { return {.name = "cuda", .detail = detail_}; }
 
@@ -49,59 +57,73 @@ void CudaBackend::upload(View host, View to) {
   begin();
   checks::copy(host, to);
   if (host.empty()) return;
+  queue_->flush();
   const size_t element = dtype_bytes(host.dtype), width = static_cast<size_t>(host.cols) * element;
-  if (std::byte* staging = uploads_->staging(static_cast<size_t>(host.rows) * width)) {
+  if (std::byte* staging = queue_->staging(static_cast<size_t>(host.rows) * width)) {
     for (int64_t r = 0; r < host.rows; ++r)
-      std::memcpy(staging + static_cast<size_t>(r) * width, host.data + static_cast<size_t>(r * host.stride) * element, width);
-    check(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * element, staging, width, width, static_cast<size_t>(host.rows),
-                            cudaMemcpyHostToDevice, stream_),
+      std::memcpy(staging + static_cast<size_t>(r) * width, host.data + static_cast<size_t>(r * host.stride) * element,
+                  width);
+    check(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * element, staging, width, width,
+                            static_cast<size_t>(host.rows), cudaMemcpyHostToDevice, queue_->stream()),
           "an upload");
     return;
   }
-  check(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * element, host.data, static_cast<size_t>(host.stride) * element,
-                          width, static_cast<size_t>(host.rows), cudaMemcpyHostToDevice, stream_),
+  check(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * element, host.data,
+                          static_cast<size_t>(host.stride) * element, width, static_cast<size_t>(host.rows),
+                          cudaMemcpyHostToDevice, queue_->stream()),
         "an upload");
-  check(cudaStreamSynchronize(stream_), "an upload");
+  queue_->synchronize("an upload");
 }
 
 void CudaBackend::download(View from, View host) {
   begin();
   checks::copy(from, host);
   if (!from.empty()) {
+    queue_->flush();
     const size_t element = dtype_bytes(from.dtype);
-    check(cudaMemcpy2DAsync(host.data, static_cast<size_t>(host.stride) * element, from.data, static_cast<size_t>(from.stride) * element,
-                            static_cast<size_t>(from.cols) * element, static_cast<size_t>(from.rows), cudaMemcpyDeviceToHost, stream_),
+    check(cudaMemcpy2DAsync(host.data, static_cast<size_t>(host.stride) * element, from.data,
+                            static_cast<size_t>(from.stride) * element, static_cast<size_t>(from.cols) * element,
+                            static_cast<size_t>(from.rows), cudaMemcpyDeviceToHost, queue_->stream()),
           "a download");
   }
-  check(cudaStreamSynchronize(stream_), "an operator");
+  queue_->synchronize("an operator");
 }
 
 void CudaBackend::copy(View from, View to) {
   begin();
   checks::copy(from, to);
   if (from.empty()) return;
+  if (from.dtype == DType::kF32 && from.rows < 65536) {  // joins the pass
+    launch_copy(rows_of(from), rows_of(to), *queue_);
+    return;
+  }
+  queue_->flush();
   const size_t element = dtype_bytes(from.dtype);
-  check(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * element, from.data, static_cast<size_t>(from.stride) * element,
-                          static_cast<size_t>(from.cols) * element, static_cast<size_t>(from.rows), cudaMemcpyDeviceToDevice, stream_),
+  check(cudaMemcpy2DAsync(to.data, static_cast<size_t>(to.stride) * element, from.data,
+                          static_cast<size_t>(from.stride) * element, static_cast<size_t>(from.cols) * element,
+                          static_cast<size_t>(from.rows), cudaMemcpyDeviceToDevice, queue_->stream()),
         "a copy");
 }
 
 void CudaBackend::clear(View memory) {
   begin();
   if (memory.empty()) return;
+  queue_->flush();
   const size_t element = dtype_bytes(memory.dtype);
-  check(cudaMemset2DAsync(memory.data, static_cast<size_t>(memory.stride) * element, 0, static_cast<size_t>(memory.cols) * element,
-                          static_cast<size_t>(memory.rows), stream_),
-        "clearing memory");
+  check(
+      cudaMemset2DAsync(memory.data, static_cast<size_t>(memory.stride) * element, 0,
+                        static_cast<size_t>(memory.cols) * element, static_cast<size_t>(memory.rows), queue_->stream()),
+      "clearing memory");
 }
 
 namespace {
 
 // A copy of pageable memory: in the order of the stream, and done with the source when it returns.
-void send(std::byte* to, const void* from, size_t bytes, cudaStream_t stream) {
+void send(std::byte* to, const void* from, size_t bytes, Queue& queue) {
   if (bytes == 0) return;
-  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream), "an upload");
-  check(cudaStreamSynchronize(stream), "an upload");
+  queue.flush();
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, queue.stream()), "an upload");
+  queue.synchronize("an upload");
 }
 
 }  // namespace
@@ -112,30 +134,30 @@ BackendLimits CudaBackend::limits() const {
 
 void CudaBackend::keep_table(const MatrixSource& table) {
   Table kept{device_memory(table.data.size()), device_memory(table.row_order.size() * 4)};
-  send(kept.rows.data(), table.data.data(), table.data.size(), stream_);
-  send(kept.order.data(), table.row_order.data(), table.row_order.size() * 4, stream_);
+  send(kept.rows.data(), table.data.data(), table.data.size(), *queue_);
+  send(kept.order.data(), table.row_order.data(), table.row_order.size() * 4, *queue_);
   tables_.insert_or_assign(table.data.data(), std::move(kept));
 }
 
 namespace {
 
 bool has_minimum(QuantFormat format) {
-  return format == QuantFormat::kQ4_1 || format == QuantFormat::kQ5_1 || format == QuantFormat::kQ2_K || format == QuantFormat::kQ4_K ||
-         format == QuantFormat::kQ5_K;
+  return format == QuantFormat::kQ4_1 || format == QuantFormat::kQ5_1 || format == QuantFormat::kQ2_K ||
+         format == QuantFormat::kQ4_K || format == QuantFormat::kQ5_K;
 }
 
 int64_t packed_rows(const MatrixSource& source) {
   return source.row_order.empty() ? source.rows : static_cast<int64_t>(source.row_order.size());
 }
 
-Buffer on_device(const std::vector<int32_t>& values, cudaStream_t stream) {
+Buffer on_device(const std::vector<int32_t>& values, Queue& queue) {
   Buffer buffer = device_memory(values.size() * 4);
-  send(buffer.data(), values.data(), values.size() * 4, stream);
+  send(buffer.data(), values.data(), values.size() * 4, queue);
   return buffer;
 }
 
 // Packs one source into the part's rows from `first_row` on. Sources in file order go through memory of `kChunk` bytes.
-void pack_source(const MatrixSource& source, const Part& part, int64_t first_row, cudaStream_t stream) {
+void pack_source(const MatrixSource& source, const Part& part, int64_t first_row, Queue& queue) {
   constexpr size_t kChunk = 64u << 20;
   const size_t stride = row_bytes(source.format, source.cols);
   CHECK(source.data.size() >= stride * static_cast<size_t>(source.rows));
@@ -154,26 +176,30 @@ void pack_source(const MatrixSource& source, const Part& part, int64_t first_row
   // Orders are looked up by the part's row.
   std::vector<int32_t> order(source.row_order.empty() ? 0 : static_cast<size_t>(first_row), 0);
   order.insert(order.end(), source.row_order.begin(), source.row_order.end());
-  const Buffer row_order = on_device(order, stream), column_order = on_device(source.column_order, stream);
+  const Buffer row_order = on_device(order, queue), column_order = on_device(source.column_order, queue);
   const int64_t rows = packed_rows(source);
-  const int64_t chunk = source.row_order.empty() ? std::max<int64_t>(16, static_cast<int64_t>(kChunk / std::max<size_t>(1, stride)) / 16 * 16) : rows;
+  const int64_t chunk =
+      source.row_order.empty()
+          ? std::max<int64_t>(16, static_cast<int64_t>(kChunk / std::max<size_t>(1, stride)) / 16 * 16)
+          : rows;
   const int64_t raw_rows = source.row_order.empty() ? std::min(chunk, rows) : source.rows;
   const Buffer raw = device_memory(static_cast<size_t>(raw_rows) * stride);
   for (int64_t done = 0; done < rows; done += chunk) {
     const int64_t count = std::min(chunk, rows - done), from = source.row_order.empty() ? done : 0;
     const int64_t sent = source.row_order.empty() ? count : source.rows;
-    send(raw.data(), source.data.data() + static_cast<size_t>(from) * stride, static_cast<size_t>(sent) * stride, stream);
-    launch_pack({.format = source.format,
-                 .source = reinterpret_cast<const uint8_t*>(raw.data()),
-                 .row_bytes = stride,
-                 .first_row = first_row + done,
-                 .rows = count,
-                 .source_first = source.row_order.empty() ? first_row + done : 0,
-                 .row_order = source.row_order.empty() ? nullptr : reinterpret_cast<const int32_t*>(row_order.data()),
-                 .column_order = source.column_order.empty() ? nullptr : reinterpret_cast<const int32_t*>(column_order.data())},
-                part, stream);
-    launched("packing");
-    check(cudaStreamSynchronize(stream), "packing");
+    send(raw.data(), source.data.data() + static_cast<size_t>(from) * stride, static_cast<size_t>(sent) * stride,
+         queue);
+    launch_pack(
+        {.format = source.format,
+         .source = reinterpret_cast<const uint8_t*>(raw.data()),
+         .row_bytes = stride,
+         .first_row = first_row + done,
+         .rows = count,
+         .source_first = source.row_order.empty() ? first_row + done : 0,
+         .row_order = source.row_order.empty() ? nullptr : reinterpret_cast<const int32_t*>(row_order.data()),
+         .column_order = source.column_order.empty() ? nullptr : reinterpret_cast<const int32_t*>(column_order.data())},
+        part, queue);
+    queue.synchronize("packing");
   }
 }
 
@@ -190,7 +216,8 @@ MatrixPtr CudaBackend::pack(std::span<const MatrixSource> parts) {
     const Layout layout = layout_of(source.format, cols);
     const bool has_min = layout == Layout::kCodes && has_minimum(source.format);
     // Consecutive sources of one layout become one part when the second starts on a whole tile.
-    const bool joins = !pieces.empty() && pieces.back().part.layout == layout && pieces.back().part.has_min == has_min &&
+    const bool joins = !pieces.empty() && pieces.back().part.layout == layout &&
+                       pieces.back().part.has_min == has_min &&
                        (layout == Layout::kFloats || pieces.back().part.rows % 16 == 0);
     if (!joins) {
       pieces.emplace_back();
@@ -212,7 +239,8 @@ MatrixPtr CudaBackend::pack(std::span<const MatrixSource> parts) {
     part.minimums = piece.minimums.data();
     bytes += code_bytes(part) + scale_bytes(part) + minimum_bytes(part);
   }
-  for (size_t i = 0; i < parts.size(); ++i) pack_source(parts[i], pieces[places[i].first].part, places[i].second, stream_);
+  for (size_t i = 0; i < parts.size(); ++i)
+    pack_source(parts[i], pieces[places[i].first].part, places[i].second, *queue_);
   return std::make_unique<CudaMatrix>(rows, cols, bytes, std::move(pieces));
 }
 
@@ -233,71 +261,99 @@ void CudaBackend::embed(std::span<const RowInput> inputs, const MatrixSource& ta
     upload(View::of(const_cast<float*>(inputs[i].embedding), 1, out.cols),
            View::of(own + i * static_cast<size_t>(out.cols), 1, out.cols));
   }
-  launch_embed(uploads_->once(std::span<const int32_t>(words_)), own, table.format,
+  launch_embed(queue_->put(std::span<const int32_t>(words_)), own, table.format,
                reinterpret_cast<const uint8_t*>(kept->second.rows.data()), row_bytes(table.format, table.cols),
-               reinterpret_cast<const int32_t*>(kept->second.order.data()), rows_of(out), stream_);
-  launched("embed");
+               reinterpret_cast<const int32_t*>(kept->second.order.data()), rows_of(out), *queue_);
 }
 
 void CudaBackend::rms_norm(View x, View w, float epsilon, View out) {
   checks::rms_norm(x, w, out);
-  const bool takes_sum = sum_.inout.data == x.data && sum_.inout.rows == x.rows && sum_.inout.cols == x.cols && sum_.inout.stride == x.stride;
-  const Rows addend = takes_sum ? rows_of(std::exchange(sum_, {}).x) : Rows{};
+  Rows addend;
+  Planes planes;
+  if (sum_.x.data && same_view(sum_.inout, x)) {
+    addend = rows_of(sum_.x);
+    if (sliced_.planes.count > 0) planes = sliced_.planes;
+    sum_ = {};
+    sliced_ = {};
+  }
   begin();
   if (x.empty()) return;
-  launch_rms_norm(rows_of(x), addend, w.f32(), epsilon, rows_of(out), leave_rounded(out), stream_);
-  launched("rms_norm");
+  launch_rms_norm(rows_of(x), addend, planes, w.f32(), epsilon, rows_of(out), leave_rounded(out), *queue_);
 }
 
 void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) {
-  begin();
   checks::gated_norm(x, gate, w, out);
+  if (rule_ && same_view(rule_->out, x) && same_view(out, x) && w.cols == convolution_->shape.value_dim) {
+    const Convolution c = *std::exchange(convolution_, {});
+    const Rule rule = *std::exchange(rule_, {});
+    rounded_ = {};  // nothing else is pending, and the description of the pass is kept
+    const size_t arrivals = c.lanes.size() * static_cast<size_t>(c.shape.key_heads) * sizeof(int);
+    if (arrivals_.size() < arrivals) arrivals_ = device_memory(arrivals);
+    launch_delta_core({.packed = rows_of(c.packed),
+                       .conv = rows_of(c.out),
+                       .beta_alpha = rows_of(rule.beta_alpha),
+                       .gate = rows_of(gate),
+                       .out = rows_of(out),
+                       .weight = c.weight.f32(),
+                       .decay_rate = rule.decay_rate.f32(),
+                       .dt_bias = rule.dt_bias.f32(),
+                       .norm = w.f32(),
+                       .epsilon = epsilon,
+                       .sigmoid_gate = sigmoid_gate,
+                       .bf16 = leave_rounded(out),
+                       .arrivals = reinterpret_cast<int*>(arrivals_.data())},
+                      c.shape, c.pass.desc, lanes_on_device(c.lanes), *queue_);
+    return;
+  }
+  begin();
   if (x.empty()) return;
   launch_gated_norm(rows_of(x), rows_of(gate), w.f32(), static_cast<int>(w.cols), epsilon, sigmoid_gate, rows_of(out),
-                    leave_rounded(out), stream_);
-  launched("gated_norm");
+                    leave_rounded(out), *queue_);
 }
 
 void CudaBackend::add(View x, View inout) {
   checks::add(x, inout);
+  const Sliced sliced = same_view(sliced_.of, x) ? std::exchange(sliced_, {}) : Sliced{};
   begin();
-  if (!x.empty()) sum_ = {x, inout};
+  if (x.empty()) return;
+  sum_ = {x, inout};
+  sliced_ = sliced;
 }
 
 void CudaBackend::scale(View inout, float factor) {
   begin();
   checks::shape(inout, -1, -1);
   if (inout.empty()) return;
-  launch_scale(rows_of(inout), factor, stream_);
-  launched("scale");
+  launch_scale(rows_of(inout), factor, *queue_);
 }
 
 void CudaBackend::gather_rows(View x, std::span<const int> rows, View out) {
   begin();
   checks::gather_rows(x, rows, out);
   if (out.empty()) return;
-  launch_gather(rows_of(x), uploads_->known(std::span<const int32_t>(rows)), rows_of(out), stream_);
-  launched("gather_rows");
+  launch_gather(rows_of(x), queue_->put(std::span<const int32_t>(rows)), rows_of(out), *queue_);
 }
 
 // ---- Products
 
 void CudaBackend::begin() {
   rounded_ = {};
-  if (sum_.x.data) {
-    launch_add(rows_of(sum_.x), rows_of(sum_.inout), stream_);
-    launched("add");
-  }
+  if (sliced_.planes.count > 0) launch_merge(sliced_.planes, rows_of(sliced_.of), *queue_);
+  sliced_ = {};
+  if (sum_.x.data) launch_add(rows_of(sum_.x), rows_of(sum_.inout), *queue_);
   sum_ = {};
+  if (convolution_) finish_delta();
+  if (!commits_.empty()) finish_commits();
+  queue_->make_room();
 }
 
 const uint16_t* CudaBackend::take_rounded(View x) {
   const Rounded left = rounded_;
   begin();
-  if (left.bf16 && left.of.data == x.data && left.of.rows == x.rows && left.of.cols == x.cols && left.of.stride == x.stride) return left.bf16;
+  if (left.bf16 && same_view(left.of, x)) return left.bf16;
   // Whole blocks of 64 columns: the rows beyond x's are read and never used.
   uint16_t* to = bf16_.take<uint16_t>(static_cast<size_t>((x.rows + 63) / 64 * 64 * padded_cols(x.cols)));
-  launch_to_bf16(rows_of(x), to, stream_);
+  launch_to_bf16(rows_of(x), to, *queue_);
   return to;
 }
 
@@ -308,18 +364,26 @@ uint16_t* CudaBackend::leave_rounded(View out) {
   return to;
 }
 
-void CudaBackend::products(View x, const uint16_t* bf16, const CudaMatrix& w, View out) {
-  for (const CudaMatrix::Piece& piece : w.pieces()) launch_linear(piece.part, rows_of(x), bf16, rows_of(out), piece.first, stream_);
-  launched("linear");
+void CudaBackend::products(View x, const uint16_t* bf16, const CudaMatrix& w, View out, bool may_slice) {
+  for (const CudaMatrix::Piece& piece : w.pieces()) {
+    void* work = work_.take<std::byte>(linear_work_bytes(piece.part, x.rows));
+    launch_linear(piece.part, rows_of(x), bf16, rows_of(out), piece.first, work, *queue_);
+    if (plane_count(piece.part) == 1) continue;
+    const Planes planes = planes_of(piece.part, x.rows, work);
+    if (may_slice && w.pieces().size() == 1) sliced_ = {out, planes};
+    else launch_merge(planes, rows_of(out.columns(piece.first, piece.first + piece.part.rows)), *queue_);
+  }
 }
 
 namespace {
 
 bool only_floats(const CudaMatrix& w) {
-  return std::all_of(w.pieces().begin(), w.pieces().end(), [](const auto& piece) { return piece.part.layout == Layout::kFloats; });
+  return std::all_of(w.pieces().begin(), w.pieces().end(),
+                     [](const auto& piece) { return piece.part.layout == Layout::kFloats; });
 }
 bool any_floats(const CudaMatrix& w) {
-  return std::any_of(w.pieces().begin(), w.pieces().end(), [](const auto& piece) { return piece.part.layout == Layout::kFloats; });
+  return std::any_of(w.pieces().begin(), w.pieces().end(),
+                     [](const auto& piece) { return piece.part.layout == Layout::kFloats; });
 }
 
 }  // namespace
@@ -329,58 +393,100 @@ void CudaBackend::linear(View x, const Matrix& w, View out) {
   const CudaMatrix& matrix = matrix_of(w);
   if (only_floats(matrix) || out.empty()) begin();
   if (out.empty()) return;
-  products(x, only_floats(matrix) ? nullptr : take_rounded(x), matrix, out);
+  products(x, only_floats(matrix) ? nullptr : take_rounded(x), matrix, out, true);
 }
 
 void CudaBackend::gated_ffn(View x, const ExpertWeights& w, View out) {
   checks::gated_ffn(x, w, out);
   if (out.empty()) return begin();
-  ffn(x, take_rounded(x), w, out);
+  ffn(x, take_rounded(x), w, out, true);
 }
 
-void CudaBackend::ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out) {
+void CudaBackend::ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out, bool may_slice) {
   const int64_t width = w.down->cols();
   const View gate_up = View::of(ffn_.take<float>(static_cast<size_t>(x.rows * 3 * width)), x.rows, 2 * width);
   products(x, bf16, matrix_of(*w.gate_up), gate_up);
   const CudaMatrix& down = matrix_of(*w.down);
   const View hidden = View::of(gate_up.f32() + x.rows * 2 * width, x.rows, width);
-  if (any_floats(down)) launch_silu(rows_of(gate_up), width, rows_of(hidden), stream_);
+  if (any_floats(down)) launch_silu(rows_of(gate_up), width, rows_of(hidden), *queue_);
   uint16_t* hidden_bf16 = ffn_bf16_.take<uint16_t>(static_cast<size_t>((x.rows + 63) / 64 * 64 * padded_cols(width)));
-  if (!only_floats(down)) launch_silu_to_bf16(rows_of(gate_up), width, hidden_bf16, stream_);
-  products(hidden, hidden_bf16, down, out);
+  if (!only_floats(down)) launch_silu_to_bf16(rows_of(gate_up), width, hidden_bf16, *queue_);
+  products(hidden, hidden_bf16, down, out, may_slice);
 }
 
-CudaBackend::ExpertTable CudaBackend::expert_table(std::span<const ExpertWeights> experts, bool down) {
+namespace {
+
+bool alike(const Part& a, const Part& b) {
+  return a.layout == b.layout && a.has_min == b.has_min && a.rows == b.rows && a.cols == b.cols;
+}
+
+bool alike(const CudaMatrix& a, const CudaMatrix& b) {
+  return std::equal(a.pieces().begin(), a.pieces().end(), b.pieces().begin(), b.pieces().end(),
+                    [](const auto& p, const auto& q) { return alike(p.part, q.part); });
+}
+
+}  // namespace
+
+CudaBackend::ExpertTable CudaBackend::expert_table(const MoeWeights& w, bool with_shared, bool down) {
   ExpertTable table;
-  const auto matrix = [&](size_t e) -> const CudaMatrix& { return matrix_of(down ? *experts[e].down : *experts[e].gate_up); };
-  const size_t pieces = matrix(0).pieces().size();
-  for (size_t p = 0; p < pieces; ++p) {
+  const size_t experts = w.experts.size() + with_shared;
+  const auto matrix = [&](size_t e) -> const CudaMatrix& {
+    const ExpertWeights& expert = e < w.experts.size() ? w.experts[e] : w.shared;
+    return matrix_of(down ? *expert.down : *expert.gate_up);
+  };
+  for (size_t e = 1; e < experts; ++e) CHECK(alike(matrix(e), matrix(0)));  // all experts of a layer are stored alike
+  for (size_t p = 0; p < matrix(0).pieces().size(); ++p) {
     std::vector<Part> parts;
-    const CudaMatrix::Piece& like = matrix(0).pieces()[p];
-    for (size_t e = 0; e < experts.size(); ++e) {
-      CHECK(matrix(e).pieces().size() == pieces);  // all experts of a layer are stored alike
-      const Part& part = matrix(e).pieces()[p].part;
-      CHECK(part.layout == like.part.layout);
-      CHECK(part.has_min == like.part.has_min);
-      CHECK(part.rows == like.part.rows);
-      CHECK(part.cols == like.part.cols);
-      parts.push_back(part);
-    }
+    for (size_t e = 0; e < experts; ++e) parts.push_back(matrix(e).pieces()[p].part);
     Buffer on = device_memory(parts.size() * sizeof(Part));
-    send(on.data(), parts.data(), parts.size() * sizeof(Part), stream_);
+    send(on.data(), parts.data(), parts.size() * sizeof(Part), *queue_);
     table.parts.push_back(std::move(on));
-    table.like.push_back(&like);
+    table.like.push_back(&matrix(0).pieces()[p]);
   }
   return table;
 }
 
+std::optional<CudaMatrix> CudaBackend::joined(const CudaMatrix& first, const CudaMatrix& second) {
+  if (first.pieces().size() != 1 || second.pieces().size() != 1) return {};
+  const Part &a = first.pieces()[0].part, &b = second.pieces()[0].part;
+  if (a.layout != b.layout || a.has_min != b.has_min || a.cols != b.cols || a.rows % 16 != 0) return {};
+  std::vector<CudaMatrix::Piece> pieces(1);
+  pieces[0].part = a;
+  pieces[0].part.rows = a.rows + b.rows;
+  const auto join = [&](size_t a_bytes, const void* a_data, size_t b_bytes, const void* b_data) {
+    Buffer to = device_memory(a_bytes + b_bytes);
+    if (a_bytes > 0)
+      check(cudaMemcpyAsync(to.data(), a_data, a_bytes, cudaMemcpyDeviceToDevice, queue_->stream()), "a copy");
+    if (b_bytes > 0)
+      check(cudaMemcpyAsync(to.data() + a_bytes, b_data, b_bytes, cudaMemcpyDeviceToDevice, queue_->stream()),
+            "a copy");
+    return to;
+  };
+  queue_->flush();
+  pieces[0].codes = join(code_bytes(a), a.codes, code_bytes(b), b.codes);
+  pieces[0].scales = join(scale_bytes(a), a.scales, scale_bytes(b), b.scales);
+  pieces[0].minimums = join(minimum_bytes(a), a.minimums, minimum_bytes(b), b.minimums);
+  pieces[0].part.codes = pieces[0].codes.data();
+  pieces[0].part.scales = pieces[0].scales.data();
+  pieces[0].part.minimums = pieces[0].minimums.data();
+  return CudaMatrix(a.rows + b.rows, a.cols, code_bytes(a) + code_bytes(b), std::move(pieces));
+}
+
 const CudaBackend::MoeTables& CudaBackend::tables_of(const MoeWeights& w) {
   std::vector<const void*> codes;
-  for (const ExpertWeights* e : {&w.experts.front(), &w.experts[w.experts.size() / 2], &w.experts.back()})
+  for (const ExpertWeights* e : {&w.experts.front(), &w.experts[w.experts.size() / 2], &w.experts.back(), &w.shared})
     for (const Matrix* m : {e->gate_up.get(), e->down.get()})
       for (const CudaMatrix::Piece& piece : matrix_of(*m).pieces()) codes.push_back(piece.part.codes);
   MoeTables& tables = moe_tables_[&w];
-  if (tables.codes != codes) tables = {expert_table(w.experts, false), expert_table(w.experts, true), std::move(codes)};
+  if (tables.codes == codes) return tables;
+  tables = {};
+  tables.with_shared = alike(matrix_of(*w.shared.gate_up), matrix_of(*w.experts[0].gate_up)) &&
+                       alike(matrix_of(*w.shared.down), matrix_of(*w.experts[0].down));
+  tables.gate_up = expert_table(w, tables.with_shared, false);
+  tables.down = expert_table(w, tables.with_shared, true);
+  if (std::optional<CudaMatrix> both = joined(matrix_of(*w.router), matrix_of(*w.shared_gate)))
+    tables.router_and_gate.emplace(*std::move(both));
+  tables.codes = std::move(codes);
   return tables;
 }
 
@@ -391,50 +497,66 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
   if (out.empty()) return begin();
   const uint16_t* bf16 = take_rounded(x);
   const MoeTables& tables = tables_of(w);
-  const int rows = static_cast<int>(x.rows), pairs = rows * shape.top_k, limit = max_items(rows, shape.top_k, shape.experts);
-  const View logits = View::of(moe_logits_.take<float>(static_cast<size_t>(rows * shape.experts)), rows, shape.experts);
-  products(x, bf16, matrix_of(*w.router), logits);
+  const int rows = static_cast<int>(x.rows), ranks = shape.top_k + tables.with_shared, pairs = rows * ranks;
+  const int limit = max_items(rows, ranks, shape.experts + tables.with_shared);
+  const View all =
+      View::of(moe_logits_.take<float>(static_cast<size_t>(rows * (shape.experts + 1))), rows, shape.experts + 1);
+  const View logits = all.columns(0, shape.experts), shared_gate = all.columns(shape.experts, shape.experts + 1);
+  if (tables.router_and_gate) {
+    products(x, bf16, *tables.router_and_gate, all);
+  } else {
+    products(x, bf16, matrix_of(*w.router), logits);
+    products(x, bf16, matrix_of(*w.shared_gate), shared_gate);
+  }
 
   const size_t words = static_cast<size_t>(3 * pairs + 1);
   int* memory = moe_routing_.take<int>(words + static_cast<size_t>(limit) * sizeof(ExpertItem) / sizeof(int));
-  const Routing routing{.chosen = memory,
+  const Routing routing{.top_k = shape.top_k,
+                        .ranks = ranks,
+                        .chosen = memory,
                         .weights = reinterpret_cast<float*>(memory + pairs),
                         .order = memory + 2 * pairs,
                         .items = reinterpret_cast<ExpertItem*>(memory + words),
                         .item_count = memory + 3 * pairs};
-  launch_route(rows_of(logits), shape.top_k, routing, stream_);
+  launch_route(rows_of(logits), routing, *queue_);
 
   const int64_t width = w.experts[0].down->cols();
   const View gate_up = View::of(ffn_.take<float>(static_cast<size_t>(pairs * 3 * width)), pairs, 2 * width);
   const View hidden = View::of(gate_up.f32() + pairs * 2 * width, pairs, width);
   const View results = View::of(moe_pairs_.take<float>(static_cast<size_t>(pairs * out.cols)), pairs, out.cols);
-  for (size_t p = 0; p < tables.gate_up.like.size(); ++p)
-    launch_expert_linear(reinterpret_cast<const Part*>(tables.gate_up.parts[p].data()), tables.gate_up.like[p]->part, routing, limit,
-                         shape.top_k, rows_of(x), bf16, rows_of(gate_up), tables.gate_up.like[p]->first, stream_);
-  launch_silu(rows_of(gate_up), width, rows_of(hidden), stream_);
+  const auto products_of = [&](const ExpertTable& table, int divisor, View in, const uint16_t* in_bf16, View to) {
+    for (size_t p = 0; p < table.like.size(); ++p) {
+      const Part& like = table.like[p]->part;
+      void* work = work_.take<std::byte>(linear_work_bytes(like, pairs));
+      launch_expert_linear(reinterpret_cast<const Part*>(table.parts[p].data()), like, routing, limit, divisor,
+                           rows_of(in), in_bf16, rows_of(to), table.like[p]->first, work, *queue_);
+    }
+  };
+  products_of(tables.gate_up, ranks, x, bf16, gate_up);
+  const bool floats = any_floats(matrix_of(*w.experts[0].down));
   uint16_t* hidden_bf16 = ffn_bf16_.take<uint16_t>(static_cast<size_t>((pairs + 63) / 64 * 64 * padded_cols(width)));
-  launch_silu_to_bf16(rows_of(gate_up), width, hidden_bf16, stream_);
-  for (size_t p = 0; p < tables.down.like.size(); ++p)
-    launch_expert_linear(reinterpret_cast<const Part*>(tables.down.parts[p].data()), tables.down.like[p]->part, routing, limit, 1,
-                         rows_of(hidden), hidden_bf16, rows_of(results), tables.down.like[p]->first, stream_);
-  launched("moe");
+  if (floats) launch_silu(rows_of(gate_up), width, rows_of(hidden), *queue_);
+  if (!only_floats(matrix_of(*w.experts[0].down))) launch_silu_to_bf16(rows_of(gate_up), width, hidden_bf16, *queue_);
+  products_of(tables.down, 1, hidden, hidden_bf16, results);
 
-  const View shared = View::of(moe_shared_.take<float>(static_cast<size_t>(rows * out.cols)), rows, out.cols);
-  const View shared_gate = View::of(moe_gate_.take<float>(static_cast<size_t>(rows)), rows, 1);
-  ffn(x, bf16, w.shared, shared);
-  products(x, bf16, matrix_of(*w.shared_gate), shared_gate);
-  launch_combine(rows_of(results), routing, shape.top_k, rows_of(shared), rows_of(shared_gate), rows_of(out), stream_);
-  launched("moe");
+  View shared;
+  if (!tables.with_shared) {
+    shared = View::of(moe_shared_.take<float>(static_cast<size_t>(rows * out.cols)), rows, out.cols);
+    ffn(x, bf16, w.shared, shared, false);
+  }
+  launch_combine(rows_of(results), routing, tables.with_shared ? Rows{} : rows_of(shared), rows_of(shared_gate),
+                 rows_of(out), *queue_);
 }
 
 // ---- A pass
 
 const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages) {
   static_assert(sizeof(std::byte*) == sizeof(uint64_t));
-  uploads_->make_room();
+  queue_->make_room();
   numbers_.clear();
   for (const LaneRows& lane : batch.lanes) {
-    numbers_.insert(numbers_.end(), {lane.first_row, lane.rows, lane.prefix, lane.settled, static_cast<int64_t>(lane.parent.size())});
+    numbers_.insert(numbers_.end(),
+                    {lane.first_row, lane.rows, lane.prefix, lane.settled, static_cast<int64_t>(lane.parent.size())});
     numbers_.insert(numbers_.end(), lane.parent.begin(), lane.parent.end());
   }
   for (const PageTable& table : pages) {
@@ -442,7 +564,7 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
     for (std::byte* page : table) numbers_.push_back(static_cast<int64_t>(reinterpret_cast<uint64_t>(page)));
   }
   Described& last = described_[pages.empty() ? 0 : 1];
-  if (last.age == uploads_->age() && last.rows == rows && last.numbers == numbers_) return last.pass;
+  if (last.epoch == queue_->epoch() && last.rows == rows && last.numbers == numbers_) return last.pass;
   Pass pass;
   lanes_.clear();
   rows_.assign(static_cast<size_t>(rows), RowDesc{});
@@ -450,11 +572,13 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
   for (size_t l = 0; l < batch.lanes.size(); ++l) {
     const LaneRows& lane = batch.lanes[l];
     const bool chain = is_chain(lane);
-    LaneDesc desc{.first_row = lane.first_row, .rows = lane.rows, .settled = lane.settled, .chain = chain, .prefix = lane.prefix};
+    LaneDesc desc{
+        .first_row = lane.first_row, .rows = lane.rows, .settled = lane.settled, .chain = chain, .prefix = lane.prefix};
     if (!pages.empty())
-      desc.pages = reinterpret_cast<const uint64_t*>(uploads_->known(pages[l].data(), pages[l].size_bytes()));
+      desc.pages = reinterpret_cast<const uint64_t*>(queue_->put(pages[l].data(), pages[l].size_bytes()));
     lanes_.push_back(desc);
     pass.any_settled = pass.any_settled || lane.settled > 0;
+    pass.most_rows = std::max(pass.most_rows, lane.rows);
     const int chain_path = static_cast<int>(paths_.size());
     if (chain)  // every row's path is the beginning of the last row's
       for (int i = 0; i < lane.rows; ++i) paths_.push_back(i);
@@ -477,12 +601,12 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
       pass.most_visible = std::max(pass.most_visible, lane.prefix + row.depth + 1);
     }
   }
-  pass.desc = {.lanes = uploads_->known(std::span<const LaneDesc>(lanes_)),
-               .rows = uploads_->known(std::span<const RowDesc>(rows_)),
-               .paths = uploads_->known(std::span<const int32_t>(paths_)),
+  pass.desc = {.lanes = queue_->put(std::span<const LaneDesc>(lanes_)),
+               .rows = queue_->put(std::span<const RowDesc>(rows_)),
+               .paths = queue_->put(std::span<const int32_t>(paths_)),
                .lane_count = static_cast<int>(lanes_.size()),
                .row_count = static_cast<int>(rows)};
-  last = {uploads_->age(), rows, numbers_, pass};
+  last = {queue_->epoch(), rows, numbers_, pass};
   return last.pass;
 }
 
@@ -494,38 +618,47 @@ void CudaBackend::rotary_table(std::span<const RowInput> inputs, const RotarySpe
   if (table.empty()) return;
   words_.clear();
   for (const RowInput& input : inputs) words_.insert(words_.end(), input.position.begin(), input.position.end());
-  launch_rotary(uploads_->once(std::span<const int32_t>(words_)), uploads_->known(std::span<const float>(spec.inverse_frequency)),
-                uploads_->known(std::span<const uint8_t>(spec.axis)), spec.magnitude, rows_of(table), stream_);
-  launched("rotary_table");
+  launch_rotary(queue_->put(std::span<const int32_t>(words_)),
+                queue_->put(std::span<const float>(spec.inverse_frequency)),
+                queue_->put(std::span<const uint8_t>(spec.axis)), spec.magnitude, rows_of(table), *queue_);
 }
 
-void CudaBackend::attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape, const Batch& batch,
-                                   std::span<const PageTable> pages, const KvLayout& layout, int layer, View queries) {
+void CudaBackend::attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape,
+                                   const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout,
+                                   int layer, View queries) {
   begin();
   checks::attention_inputs(packed, q_norm, k_norm, rotary, shape, batch, pages, layout, layer, queries);
   if (packed.rows == 0) return;
   const Pass& pass = describe(batch, packed.rows, pages);
-  launch_attention_inputs(rows_of(packed), q_norm.f32(), k_norm.f32(), rows_of(rotary), head_shape(shape, static_cast<int>(rotary.cols)),
-                          pass.desc, layout, layer, rows_of(queries), stream_);
-  launched("attention_inputs");
+  launch_attention_inputs(rows_of(packed), q_norm.f32(), k_norm.f32(), rows_of(rotary),
+                          head_shape(shape, static_cast<int>(rotary.cols)), pass.desc, layout, layer, rows_of(queries),
+                          *queue_);
 }
 
-void CudaBackend::attention(View queries, View packed, const AttentionShape& shape, const Batch& batch, std::span<const PageTable> pages,
-                            const KvLayout& layout, int layer, View out) {
+namespace {
+
+// Places for spans: more than there are, so that a pass keeps its shape while its context grows.
+int64_t span_places(int64_t spans) { return spans <= 2 ? spans : spans <= 4 ? 4 : (spans + 7) / 8 * 8; }
+
+}  // namespace
+
+void CudaBackend::attention(View queries, View packed, const AttentionShape& shape, const Batch& batch,
+                            std::span<const PageTable> pages, const KvLayout& layout, int layer, View out) {
   begin();
   checks::attention(queries, packed, shape, batch, pages, layout, layer, out);
   if (packed.rows == 0) return;
   const Pass& pass = describe(batch, packed.rows, pages);
   const HeadShape heads = head_shape(shape, 0);
-  const int64_t spans = (pass.most_visible + kSpanTokens - 1) / kSpanTokens;
+  const int64_t spans = span_places((pass.most_visible + kSpanTokens - 1) / kSpanTokens);
   const int64_t per_row = static_cast<int64_t>(attention_partial_floats(1, heads, spans));
-  const int64_t at_once = spans == 1 ? packed.rows : std::clamp<int64_t>(static_cast<int64_t>(kPartialFloats) / per_row, 1, packed.rows);
+  const int64_t at_once =
+      spans == 1 ? packed.rows : std::clamp<int64_t>(static_cast<int64_t>(kPartialFloats) / per_row, 1, packed.rows);
   float* partial = spans == 1 ? nullptr : partial_.take<float>(static_cast<size_t>(at_once * per_row));
   uint16_t* bf16 = leave_rounded(out);
   for (int64_t first = 0; first < packed.rows; first += at_once)
     launch_attention(rows_of(queries), rows_of(packed), heads, pass.desc, static_cast<int>(first),
-                     static_cast<int>(std::min(at_once, packed.rows - first)), spans, layout, layer, partial, rows_of(out), bf16, stream_);
-  launched("attention");
+                     static_cast<int>(std::min(at_once, packed.rows - first)), spans, layout, layer, partial,
+                     rows_of(out), bf16, *queue_);
 }
 
 void CudaBackend::commit_kv(PageTable pages, const KvLayout& layout, int64_t prefix, std::span<const int> path) {
@@ -534,73 +667,113 @@ void CudaBackend::commit_kv(PageTable pages, const KvLayout& layout, int64_t pre
   bool moves = false;
   for (size_t j = 0; j < path.size(); ++j) moves = moves || path[j] != static_cast<int>(j);
   if (!moves) return;
-  launch_commit_kv(static_cast<const uint64_t*>(uploads_->known(pages.data(), pages.size_bytes())), layout, prefix,
-                   uploads_->known(std::span<const int32_t>(path)), static_cast<int>(path.size()), stream_);
-  launched("commit_kv");
+  launch_commit_kv(static_cast<const uint64_t*>(queue_->put(pages.data(), pages.size_bytes())), layout, prefix,
+                   queue_->put(std::span<const int32_t>(path)), static_cast<int>(path.size()), *queue_);
 }
 
 // ---- Gated delta net
 
-void CudaBackend::causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch, std::span<const DeltaMemory> lanes,
-                              View out) {
+DeltaLanes CudaBackend::lanes_on_device(std::span<const DeltaMemory> lanes) {
+  if (lanes.size() == 1) return {nullptr, lanes[0]};
+  return {queue_->put(lanes), {}};
+}
+
+void CudaBackend::causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch,
+                              std::span<const DeltaMemory> lanes, View out) {
   begin();
   checks::causal_conv(packed, weight, shape, batch, lanes, out);
   CHECK(weight.stride == weight.cols);
   if (packed.rows == 0) return;
-  const Pass& pass = describe(batch, packed.rows, {});
-  launch_causal_conv(rows_of(packed), weight.f32(), shape, pass.desc, uploads_->known(lanes), pass.any_settled, rows_of(out), stream_);
-  launched("causal_conv");
+  convolution_ = {packed, weight, out, shape, describe(batch, packed.rows, {}), {lanes.begin(), lanes.end()}};
+  if (!delta_core_runs(shape, convolution_->pass.most_rows)) finish_delta();
 }
 
-void CudaBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape, const Batch& batch,
-                             std::span<const DeltaMemory> lanes, View out) {
-  begin();
+void CudaBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape,
+                             const Batch& batch, std::span<const DeltaMemory> lanes, View out) {
   checks::delta_rule(conv, beta_alpha, decay_rate, dt_bias, shape, batch, lanes, out);
   CHECK(shape.key_dim <= kMaxKeyDim);
+  if (convolution_ && !rule_ && same_view(convolution_->out, conv)) {
+    rule_ = {beta_alpha, decay_rate, dt_bias, out};
+    return;
+  }
+  begin();
   if (conv.rows == 0) return;
-  const Pass& pass = describe(batch, conv.rows, {});
-  const size_t rows = static_cast<size_t>(conv.rows), keys = rows * static_cast<size_t>(shape.key_heads * shape.key_dim);
-  const size_t heads = rows * static_cast<size_t>(shape.value_heads);
-  float* memory = delta_.take<float>(2 * keys + 2 * heads);
-  launch_delta_rule(rows_of(conv), rows_of(beta_alpha), decay_rate.f32(), dt_bias.f32(), shape, pass.desc, uploads_->known(lanes),
-                    {.query = memory, .key = memory + keys, .beta = memory + 2 * keys, .decay = memory + 2 * keys + heads}, rows_of(out),
-                    stream_);
-  launched("delta_rule");
+  launch_rule(conv, {beta_alpha, decay_rate, dt_bias, out}, shape, describe(batch, conv.rows, {}), lanes);
 }
 
-void CudaBackend::commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) {
-  begin();
+void CudaBackend::launch_rule(View conv, const Rule& rule, const DeltaShape& shape, const Pass& pass,
+                              std::span<const DeltaMemory> lanes) {
+  const size_t rows = static_cast<size_t>(conv.rows),
+               keys = rows * static_cast<size_t>(shape.key_heads * shape.key_dim);
+  const size_t heads = rows * static_cast<size_t>(shape.value_heads);
+  float* memory = delta_.take<float>(2 * keys + 2 * heads);
+  launch_delta_rule(
+      rows_of(conv), rows_of(rule.beta_alpha), rule.decay_rate.f32(), rule.dt_bias.f32(), shape, pass.desc,
+      lanes_on_device(lanes),
+      {.query = memory, .key = memory + keys, .beta = memory + 2 * keys, .decay = memory + 2 * keys + heads},
+      rows_of(rule.out), *queue_);
+}
+
+void CudaBackend::finish_delta() {
+  const Convolution c = *std::exchange(convolution_, {});
+  const std::optional<Rule> rule = std::exchange(rule_, {});
+  launch_causal_conv(rows_of(c.packed), c.weight.f32(), c.shape, c.pass.desc, lanes_on_device(c.lanes),
+                     c.pass.any_settled, rows_of(c.out), *queue_);
+  if (rule) launch_rule(c.out, *rule, c.shape, c.pass, c.lanes);
+}
+
+void CudaBackend::commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled,
+                               std::span<const int> path) {
   checks::commit_delta(shape, lane, settled, path);
   const std::span<const int> rows = path.subspan(static_cast<size_t>(settled));
+  const bool joins = !commits_.empty() &&
+                     std::equal(rows.begin(), rows.end(), committed_rows_.begin(), committed_rows_.end()) &&
+                     same_shape(shape, committed_shape_);
+  if (!joins) begin();
   if (rows.empty()) return;
-  launch_commit_delta(shape, lane, uploads_->known(std::span<const int32_t>(rows)), static_cast<int>(rows.size()), stream_);
-  launched("commit_delta");
+  committed_shape_ = shape;
+  committed_rows_.assign(rows.begin(), rows.end());
+  commits_.push_back(lane);
+}
+
+void CudaBackend::finish_commits() {
+  const std::vector<DeltaMemory> lanes = std::exchange(commits_, {});
+  words_.assign(1, static_cast<int32_t>(committed_rows_.size()));
+  words_.insert(words_.end(), committed_rows_.begin(), committed_rows_.end());
+  launch_commit_delta(committed_shape_, queue_->put(std::span<const DeltaMemory>(lanes)),
+                      static_cast<int>(lanes.size()), queue_->put(std::span<const int32_t>(words_)), *queue_);
 }
 
 // ---- Block drafters
 
 const BlockLaneDesc* CudaBackend::describe(std::span<const BlockLane> lanes, int& most_rows) {
-  uploads_->make_room();
+  queue_->make_room();
   block_lanes_.clear();
   most_rows = 0;
   for (const BlockLane& lane : lanes) {
-    block_lanes_.push_back({.first_row = lane.first_row,
-                            .rows = lane.rows,
-                            .page_count = static_cast<int>(lane.pages.size()),
-                            .base = lane.base,
-                            .begin = lane.begin,
-                            .end = lane.end,
-                            .pages = static_cast<const uint64_t*>(uploads_->known(lane.pages.data(), lane.pages.size_bytes()))});
+    block_lanes_.push_back(
+        {.first_row = lane.first_row,
+         .rows = lane.rows,
+         .page_count = static_cast<int>(lane.pages.size()),
+         .base = lane.base,
+         .begin = lane.begin,
+         .end = lane.end,
+         .pages = static_cast<const uint64_t*>(queue_->put(lane.pages.data(), lane.pages.size_bytes()))});
     most_rows = std::max(most_rows, lane.rows);
   }
-  return uploads_->known(std::span<const BlockLaneDesc>(block_lanes_));
+  return queue_->put(std::span<const BlockLaneDesc>(block_lanes_));
 }
 
 namespace {
 
 BlockHeads block_heads(const BlockShape& shape, int rotary_dim) {
-  return {.query_heads = shape.query_heads, .kv_heads = shape.kv_heads, .dim = shape.head_dim, .window = shape.window,
-          .causal = shape.causal, .rotary_dim = rotary_dim, .epsilon = shape.norm_epsilon};
+  return {.query_heads = shape.query_heads,
+          .kv_heads = shape.kv_heads,
+          .dim = shape.head_dim,
+          .window = shape.window,
+          .causal = shape.causal,
+          .rotary_dim = rotary_dim,
+          .epsilon = shape.norm_epsilon};
 }
 
 }  // namespace
@@ -613,20 +786,19 @@ void CudaBackend::block_inputs(View q, View kv, View q_norm, View k_norm, View r
   const BlockLaneDesc* descs = describe(lanes, rows);
   if (rows == 0) return;
   launch_block_inputs(q.empty() ? Rows{} : rows_of(q), rows_of(kv), q_norm.f32(), k_norm.f32(), rows_of(rotary),
-                      block_heads(shape, static_cast<int>(rotary.cols)), descs, static_cast<int>(lanes.size()), rows, layout, stream_);
-  launched("block_inputs");
+                      block_heads(shape, static_cast<int>(rotary.cols)), descs, static_cast<int>(lanes.size()), rows,
+                      layout, *queue_);
 }
 
-void CudaBackend::block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout,
-                                  View out) {
+void CudaBackend::block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes,
+                                  const KvLayout& layout, View out) {
   begin();
   checks::block_attention(queries, shape, lanes, layout, out);
   int rows;
   const BlockLaneDesc* descs = describe(lanes, rows);
   if (rows == 0) return;
-  launch_block_attention(rows_of(queries), block_heads(shape, 0), descs, static_cast<int>(lanes.size()), rows, layout, rows_of(out),
-                         stream_);
-  launched("block_attention");
+  launch_block_attention(rows_of(queries), block_heads(shape, 0), descs, static_cast<int>(lanes.size()), rows, layout,
+                         rows_of(out), *queue_);
 }
 
 void CudaBackend::block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) {
@@ -635,8 +807,8 @@ void CudaBackend::block_conv(View x, View base, View delta, int group, std::span
   int rows;
   const BlockLaneDesc* descs = describe(lanes, rows);
   if (rows == 0) return;
-  launch_block_conv(rows_of(x), rows_of(base), rows_of(delta), group, descs, static_cast<int>(lanes.size()), rows_of(out), stream_);
-  launched("block_conv");
+  launch_block_conv(rows_of(x), rows_of(base), rows_of(delta), group, descs, static_cast<int>(lanes.size()),
+                    rows_of(out), *queue_);
 }
 
 // The ids are the host's: this waits.
@@ -645,18 +817,19 @@ void CudaBackend::top_k(View logits, int k, std::span<TokenId> ids, View values)
   checks::top_k(logits, k, ids, values);
   if (logits.rows == 0) return;
   int32_t* on_device = top_ids_.take<int32_t>(ids.size());
-  launch_top_k(rows_of(logits), k, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, k)), on_device, rows_of(values), stream_);
-  launched("top_k");
-  check(cudaMemcpyAsync(ids.data(), on_device, ids.size_bytes(), cudaMemcpyDeviceToHost, stream_), "a download");
-  check(cudaStreamSynchronize(stream_), "top_k");
+  launch_top_k(rows_of(logits), k, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, k)), on_device,
+               rows_of(values), *queue_);
+  queue_->flush();
+  check(cudaMemcpyAsync(ids.data(), on_device, ids.size_bytes(), cudaMemcpyDeviceToHost, queue_->stream()),
+        "a download");
+  queue_->synchronize("top_k");
 }
 
 void CudaBackend::selector_edges(View weights, View predecessors, View successors, View edges) {
   begin();
   checks::selector_edges(weights, predecessors, successors, edges);
   if (edges.empty()) return;
-  launch_selector_edges(rows_of(weights), rows_of(predecessors), rows_of(successors), rows_of(edges), stream_);
-  launched("selector_edges");
+  launch_selector_edges(rows_of(weights), rows_of(predecessors), rows_of(successors), rows_of(edges), *queue_);
 }
 
 }  // namespace foretoken::cuda

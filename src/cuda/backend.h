@@ -1,14 +1,18 @@
-// The CUDA backend: one device, one stream, weights packed once into device layouts, working memory that only grows. Each operator
-// checks its shapes, turns the host's description of a pass into device data, and calls launchers; no kernel lives here.
+// The CUDA backend: one device, one queue of launches, weights packed once into device layouts, working memory that
+// only grows. Each operator checks its shapes, turns the host's description of a pass into device data, and calls
+// launchers; no kernel lives here.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
+#include "cuda/queue.h"
 #include "ops/ops.h"
 
 namespace foretoken::cuda {
@@ -56,20 +60,21 @@ class CudaBackend final : public Backend {
   void gated_ffn(View x, const ExpertWeights& w, View out) override;
   void moe(View x, const MoeShape& shape, const MoeWeights& w, View out) override;
   void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table) override;
-  void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape, const Batch& batch,
-                        std::span<const PageTable> pages, const KvLayout& layout, int layer, View queries) override;
-  void attention(View queries, View packed, const AttentionShape& shape, const Batch& batch, std::span<const PageTable> pages,
-                 const KvLayout& layout, int layer, View out) override;
+  void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape,
+                        const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout, int layer,
+                        View queries) override;
+  void attention(View queries, View packed, const AttentionShape& shape, const Batch& batch,
+                 std::span<const PageTable> pages, const KvLayout& layout, int layer, View out) override;
   void commit_kv(PageTable pages, const KvLayout& layout, int64_t prefix, std::span<const int> path) override;
-  void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch, std::span<const DeltaMemory> lanes,
-                   View out) override;
-  void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape, const Batch& batch,
-                  std::span<const DeltaMemory> lanes, View out) override;
+  void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch,
+                   std::span<const DeltaMemory> lanes, View out) override;
+  void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape,
+                  const Batch& batch, std::span<const DeltaMemory> lanes, View out) override;
   void gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) override;
   void commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) override;
 
-  void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape, std::span<const BlockLane> lanes,
-                    const KvLayout& layout) override;
+  void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape,
+                    std::span<const BlockLane> lanes, const KvLayout& layout) override;
   void block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout,
                        View out) override;
   void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) override;
@@ -81,44 +86,72 @@ class CudaBackend final : public Backend {
   struct Pass {
     PassDesc desc;
     int64_t most_visible = 0;
+    int most_rows = 0;  // of one lane
     bool any_settled = false;
   };
   // The last description of each kind, and what it was made of: most operators of a pass ask for the same one.
   struct Described {
-    int age = -1;
+    int epoch = -1;
     int64_t rows = 0;
     std::vector<int64_t> numbers;  // of every lane, parents and page addresses
     Pass pass;
   };
   const Pass& describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages);
   const BlockLaneDesc* describe(std::span<const BlockLane> lanes, int& most_rows);
-  // ---- Between operators. A sum that a norm of the same rows may take along, and the bf16 copy that the operator before left of its
-  // output: both end with the next operator.
+  // ---- Between operators: what the next one may take along. All of it ends with the next operator, which enqueues
+  // what it cannot take.
+
+  // A sum that a norm of the same rows may take along.
   struct Sum {
     View x, inout;
   };
+  // The bf16 copy that the operator before left of its output.
   struct Rounded {
     View of;
     const uint16_t* bf16 = nullptr;
   };
-  // Every operator begins with this or with take_rounded: earlier sums are enqueued, the copy is forgotten.
+  // Slices of a product that a sum and norm may add up.
+  struct Sliced {
+    View of;
+    Planes planes;
+  };
+  // A convolution and a delta rule, which one kernel can run with the norm behind them.
+  struct Convolution {
+    View packed, weight, out;
+    DeltaShape shape;
+    Pass pass;
+    std::vector<DeltaMemory> lanes;
+  };
+  struct Rule {
+    View beta_alpha, decay_rate, dt_bias, out;
+  };
+  // Every operator begins with this or with take_rounded: what is pending is enqueued, the copy is forgotten.
   void begin();
+  void finish_delta();
+  void launch_rule(View conv, const Rule& rule, const DeltaShape& shape, const Pass& pass,
+                   std::span<const DeltaMemory> lanes);
+  void finish_commits();
+  DeltaLanes lanes_on_device(std::span<const DeltaMemory> lanes);
   // bf16 of x: what the operator before left, or made now.
   const uint16_t* take_rounded(View x);
   // Room for a bf16 copy of `out`, which is then known to the next operator; null where its width does not allow one.
   uint16_t* leave_rounded(View out);
-  void ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out);
-  void products(View x, const uint16_t* bf16, const CudaMatrix& w, View out);
+  void ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out, bool may_slice);
+  // With `may_slice` the result may be left as slices for the next operator.
+  void products(View x, const uint16_t* bf16, const CudaMatrix& w, View out, bool may_slice = false);
   // Outputs of all pairs of a routing by the experts' own matrices; `parts` is a table of them on the device.
   struct ExpertTable {
     std::vector<Buffer> parts;  // one per piece: Part of every expert
     std::vector<const CudaMatrix::Piece*> like;
   };
   struct MoeTables {
+    bool with_shared = false;  // the shared expert is the last of the tables: its weights lie like the others'
     ExpertTable gate_up, down;
-    std::vector<const void*> codes;  // of some experts: what the tables were made of
+    std::optional<CudaMatrix> router_and_gate;  // the shared expert's gate as one more output, where both lie alike
+    std::vector<const void*> codes;             // of some experts: what the tables were made of
   };
-  ExpertTable expert_table(std::span<const ExpertWeights> experts, bool down);
+  ExpertTable expert_table(const MoeWeights& w, bool with_shared, bool down);
+  std::optional<CudaMatrix> joined(const CudaMatrix& first, const CudaMatrix& second);
   const MoeTables& tables_of(const MoeWeights& w);
 
   struct Table {
@@ -127,12 +160,18 @@ class CudaBackend final : public Backend {
 
   int device_ = 0;
   std::string detail_;
-  cudaStream_t stream_ = nullptr;
-  std::unique_ptr<Uploads> uploads_;
+  std::unique_ptr<Queue> queue_;
   Sum sum_;
   Rounded rounded_;
-  DeviceScratch bf16_, ffn_, ffn_bf16_, own_rows_, partial_, delta_, moe_logits_, moe_pairs_, moe_hidden_, moe_routing_, moe_shared_,
-      moe_gate_, top_, top_ids_, top_values_;
+  Sliced sliced_;
+  std::optional<Convolution> convolution_;
+  std::optional<Rule> rule_;
+  Buffer arrivals_;                   // of the delta kernel
+  std::vector<DeltaMemory> commits_;  // layers that take the same rows of their tapes
+  std::vector<int32_t> committed_rows_;
+  DeltaShape committed_shape_;
+  DeviceScratch bf16_, ffn_, ffn_bf16_, own_rows_, partial_, delta_, moe_logits_, moe_pairs_, moe_hidden_, moe_routing_,
+      moe_shared_, moe_gate_, work_, top_, top_ids_, top_values_;
   std::unordered_map<const std::byte*, Table> tables_;
   std::unordered_map<const MoeWeights*, MoeTables> moe_tables_;
   Described described_[2];  // without pages, with them

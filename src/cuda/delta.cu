@@ -1,6 +1,6 @@
-// The gated delta net: convolution, the delta rule token by token, and replay. A thread owns one column of the state, in registers,
-// for all rows of a lane; the order of operations is the reference's (docs/numerics.md section 5), so prompt, decode, chain, tree
-// and replay have its bits.
+// The gated delta net: convolution, the delta rule token by token, and replay. A thread owns one column of the state,
+// in registers, for all rows of a lane; the order of operations is the reference's (docs/numerics.md section 5), so
+// prompt, decode, chain, tree and replay have its bits.
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 
@@ -11,7 +11,8 @@ unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((coun
 
 // ---- Convolution. One thread a row and channel.
 
-__global__ void conv_kernel(Rows packed, const float* weight, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes, Rows out) {
+__global__ void conv_kernel(Rows packed, const float* weight, DeltaShape shape, PassDesc pass, DeltaLanes lanes,
+                            Rows out) {
   begin_kernel();
   const int channels = shape.channels(), kernel = shape.kernel;
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
@@ -29,20 +30,23 @@ __global__ void conv_kernel(Rows packed, const float* weight, DeltaShape shape, 
     acc = fma(weight[static_cast<int64_t>(c) * kernel + j], x, acc);
   }
   out.data[row * out.stride + c] = silu(acc);
-  if (desc.row >= lane.settled) memory.tape.conv_row[static_cast<int64_t>(desc.row) * channels + c] = packed.data[row * packed.stride + c];
+  if (desc.row >= lane.settled)
+    memory.tape.conv_row[static_cast<int64_t>(desc.row) * channels + c] = packed.data[row * packed.stride + c];
 }
 
-// The last kernel - 1 rows of tail ++ appended; `row(i)` is the i-th of `count`. One thread a channel, so nothing is overwritten early.
+// The last kernel - 1 rows of tail ++ appended; `row(i)` is the i-th of `count`. One thread a channel, so nothing is
+// overwritten early.
 template <class Row>
 FORETOKEN_DEVICE void advance_tail(const DeltaShape& shape, float* tail, int c, int count, Row row) {
   const int keep = shape.kernel - 1, channels = shape.channels();
   for (int i = 0; i < keep; ++i) {
     const int from = i + count;
-    tail[static_cast<int64_t>(i) * channels + c] = from < keep ? tail[static_cast<int64_t>(from) * channels + c] : row(from - keep);
+    tail[static_cast<int64_t>(i) * channels + c] =
+        from < keep ? tail[static_cast<int64_t>(from) * channels + c] : row(from - keep);
   }
 }
 
-__global__ void advance_kernel(Rows packed, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes) {
+__global__ void advance_kernel(Rows packed, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   begin_kernel();
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   const LaneDesc lane = pass.lanes[blockIdx.y];
@@ -54,8 +58,9 @@ __global__ void advance_kernel(Rows packed, DeltaShape shape, PassDesc pass, con
 // ---- Delta rule
 
 // One warp normalises one key head's query or key, or computes a row's factors.
-__global__ void __launch_bounds__(128) prepare_kernel(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias,
-                                                      DeltaShape shape, PassDesc pass, const DeltaMemory* lanes, DeltaScratch scratch) {
+__global__ void __launch_bounds__(128)
+    prepare_kernel(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias, DeltaShape shape,
+                   PassDesc pass, DeltaLanes lanes, DeltaScratch scratch) {
   begin_kernel();
   const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31;
   const int64_t row = blockIdx.y;
@@ -88,13 +93,13 @@ __global__ void __launch_bounds__(128) prepare_kernel(Rows conv, Rows beta_alpha
   }
 }
 
-constexpr int kColumns = 32;    // columns of one block: a warp
-constexpr int kChunkRows = 8;   // rows whose keys and queries are staged together
+constexpr int kColumns = 32;   // columns of one block: a warp
+constexpr int kChunkRows = 8;  // rows whose keys and queries are staged together
 
 // kKeys: key_dim, or with kPadded at least that: keys beyond key_dim are zeros and change nothing.
 template <int kKeys, bool kPadded>
-__global__ void __launch_bounds__(kColumns) delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, const DeltaMemory* lanes,
-                                                         DeltaScratch scratch, Rows out) {
+__global__ void __launch_bounds__(kColumns)
+    delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, DeltaLanes lanes, DeltaScratch scratch, Rows out) {
   begin_kernel();
   __shared__ __align__(16) float keys[kChunkRows][kKeys], queries[kChunkRows][kKeys], ancestor_key[kKeys];
   const LaneDesc lane = pass.lanes[blockIdx.z];
@@ -117,7 +122,10 @@ __global__ void __launch_bounds__(kColumns) delta_kernel(Rows conv, DeltaShape s
     for (int i = 0; i < kKeys; ++i) {
       state[i] = !kPadded || i < key_dim ? *p : 0.0f;
       if (!kPadded || i + 1 < key_dim) p += shape.value_dim;
-      asm volatile("" : "+l"(p)::"memory");  // an address at a time: 128 of them, kept for the next load, would not fit the registers
+      asm volatile(
+          ""
+          : "+l"(
+              p)::"memory");  // an address at a time: 128 of them, kept for the next load, would not fit the registers
     }
   };
   const auto store_state = [&] {
@@ -170,7 +178,8 @@ __global__ void __launch_bounds__(kColumns) delta_kernel(Rows conv, DeltaShape s
           }
         }
       }
-      const float decay = scratch.decay[row * shape.value_heads + head], beta = scratch.beta[row * shape.value_heads + head];
+      const float decay = scratch.decay[row * shape.value_heads + head],
+                  beta = scratch.beta[row * shape.value_heads + head];
       const float v = active ? conv.data[row * conv.stride + value_at] : 0.0f;
       float u = 0;
 #pragma unroll
@@ -188,7 +197,8 @@ __global__ void __launch_bounds__(kColumns) delta_kernel(Rows conv, DeltaShape s
       float o = 0;
 #pragma unroll
       for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]), q = *reinterpret_cast<const float4*>(&queries[r][i]);
+        const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]),
+                     q = *reinterpret_cast<const float4*>(&queries[r][i]);
         const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -209,9 +219,21 @@ __global__ void __launch_bounds__(kColumns) delta_kernel(Rows conv, DeltaShape s
   }
 }
 
-// One thread a cell, rows in ascending order.
-__global__ void replay_kernel(DeltaShape shape, DeltaMemory lane, const int32_t* rows, int count) {
+// One thread a cell, rows in ascending order; the last block row of threads advances the tail. Lanes of one shape in
+// turn.
+__global__ void replay_kernel(DeltaShape shape, const DeltaMemory* lanes, const int32_t* rows, int64_t cell_blocks) {
   begin_kernel();
+  const DeltaMemory lane = lanes[blockIdx.y];
+  const int count = *rows++;
+  if (blockIdx.x >= cell_blocks) {
+    const int c =
+        static_cast<int>(blockIdx.x - cell_blocks) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    const int channels = shape.channels();
+    if (c >= channels) return;
+    advance_tail(shape, lane.tail, c, count,
+                 [&](int i) { return lane.tape.conv_row[static_cast<int64_t>(rows[i]) * channels + c]; });
+    return;
+  }
   const int64_t cell = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t per_head = static_cast<int64_t>(shape.key_dim) * shape.value_dim;
   if (cell >= per_head * shape.value_heads) return;
@@ -228,37 +250,40 @@ __global__ void replay_kernel(DeltaShape shape, DeltaMemory lane, const int32_t*
   lane.state[cell] = s;
 }
 
-__global__ void replay_tail_kernel(DeltaShape shape, DeltaMemory lane, const int32_t* rows, int count) {
-  begin_kernel();
-  const int c = blockIdx.x * blockDim.x + threadIdx.x, channels = shape.channels();
-  if (c >= channels) return;
-  advance_tail(shape, lane.tail, c, count, [&](int i) { return lane.tape.conv_row[static_cast<int64_t>(rows[i]) * channels + c]; });
-}
-
 }  // namespace
 
-void launch_causal_conv(Rows packed, const float* weight, const DeltaShape& shape, const PassDesc& pass, const DeltaMemory* lanes,
-                        bool advances, Rows out, cudaStream_t stream) {
+void launch_causal_conv(Rows packed, const float* weight, const DeltaShape& shape, const PassDesc& pass,
+                        const DeltaLanes& lanes, bool advances, Rows out, Queue& queue) {
   const unsigned wide = blocks(shape.channels(), 256);
-  Launch{dim3(wide, static_cast<unsigned>(pass.row_count)), 256, 0, stream}(conv_kernel, packed, weight, shape, pass, lanes, out);
+  Launch{dim3(wide, static_cast<unsigned>(pass.row_count)), 256, 0, queue}(conv_kernel, packed, weight, shape, pass,
+                                                                           lanes, out);
   if (advances && shape.kernel > 1)
-    Launch{dim3(wide, static_cast<unsigned>(pass.lane_count)), 256, 0, stream}(advance_kernel, packed, shape, pass, lanes);
+    Launch{dim3(wide, static_cast<unsigned>(pass.lane_count)), 256, 0, queue}(advance_kernel, packed, shape, pass,
+                                                                              lanes);
 }
 
-void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias, const DeltaShape& shape,
-                       const PassDesc& pass, const DeltaMemory* lanes, const DeltaScratch& scratch, Rows out, cudaStream_t stream) {
-  Launch{dim3(blocks(2 * shape.key_heads + 1, 4), static_cast<unsigned>(pass.row_count)), 128, 0, stream}(prepare_kernel, conv, beta_alpha, decay_rate, dt_bias, shape, pass, lanes, scratch);
-  const dim3 grid(blocks(shape.value_dim, kColumns), static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count));
-  const auto launch = [&](auto kernel) { Launch{grid, kColumns, 0, stream}(kernel, conv, shape, pass, lanes, scratch, out); };
+void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias,
+                       const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
+                       const DeltaScratch& scratch, Rows out, Queue& queue) {
+  Launch{dim3(blocks(2 * shape.key_heads + 1, 4), static_cast<unsigned>(pass.row_count)), 128, 0, queue}(
+      prepare_kernel, conv, beta_alpha, decay_rate, dt_bias, shape, pass, lanes, scratch);
+  const dim3 grid(blocks(shape.value_dim, kColumns), static_cast<unsigned>(shape.value_heads),
+                  static_cast<unsigned>(pass.lane_count));
+  const auto launch = [&](auto kernel) {
+    Launch{grid, kColumns, 0, queue}(kernel, conv, shape, pass, lanes, scratch, out);
+  };
   if (shape.key_dim == 128) launch(delta_kernel<128, false>);
   else if (shape.key_dim == 64) launch(delta_kernel<64, false>);
   else if (shape.key_dim <= 16) launch(delta_kernel<16, true>);
   else launch(delta_kernel<128, true>);
 }
 
-void launch_commit_delta(const DeltaShape& shape, const DeltaMemory& lane, const int32_t* rows, int count, cudaStream_t stream) {
-  Launch{blocks(static_cast<int64_t>(shape.state_floats()), 256), 256, 0, stream}(replay_kernel, shape, lane, rows, count);
-  if (shape.kernel > 1) Launch{blocks(shape.channels(), 256), 256, 0, stream}(replay_tail_kernel, shape, lane, rows, count);
+void launch_commit_delta(const DeltaShape& shape, const DeltaMemory* lanes, int lane_count, const int32_t* rows,
+                         Queue& queue) {
+  const unsigned cells = blocks(static_cast<int64_t>(shape.state_floats()), 256),
+                 tail = shape.kernel > 1 ? blocks(shape.channels(), 256) : 0;
+  Launch{dim3(cells + tail, static_cast<unsigned>(lane_count)), 256, 0, queue}(replay_kernel, shape, lanes, rows,
+                                                                               cells);
 }
 
 }  // namespace foretoken::cuda

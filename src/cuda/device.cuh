@@ -1,5 +1,6 @@
-// Device arithmetic: the expressions of numerics/canonical.h in the same order, so that operators without matrix products give the
-// reference's bits. Compiled with -fmad=false -ftz=true and correctly rounded division and square root.
+// Device arithmetic: the expressions of numerics/canonical.h in the same order, so that operators without matrix
+// products give the reference's bits. Compiled with -fmad=false -ftz=true and correctly rounded division and square
+// root.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -7,6 +8,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+
+#include "cuda/queue.h"
 
 namespace foretoken::cuda {
 
@@ -140,8 +143,8 @@ FORETOKEN_DEVICE int8_t activation_code(float x, float inverse) {
   return inverse == 0.0f ? int8_t{0} : static_cast<int8_t>(__float2int_rn(__fmul_rn(x, inverse)));
 }
 
-// Every kernel begins with this: the next one may be brought in (it waits here in turn), and what came before is complete and visible.
-// What no earlier kernel writes (weights) may be read before.
+// Every kernel begins with this: the next one may be brought in (it waits here in turn), and what came before is
+// complete and visible. What no earlier kernel writes (weights) may be read before.
 FORETOKEN_DEVICE void begin_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -149,24 +152,14 @@ FORETOKEN_DEVICE void begin_kernel() {
 #endif
 }
 
-// A launch that may overlap the end of the kernel before it.
+// Where a kernel runs; enqueues it.
 struct Launch {
   dim3 grid, block;
   size_t shared;
-  cudaStream_t stream;
+  Queue& queue;
   template <class... Parameters, class... Arguments>
   void operator()(void (*kernel)(Parameters...), Arguments&&... arguments) const {
-    cudaLaunchAttribute attribute = {};
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = block;
-    config.dynamicSmemBytes = shared;
-    config.stream = stream;
-    config.attrs = &attribute;
-    config.numAttrs = 1;
-    cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
+    queue.add(kernel, grid, block, shared, static_cast<Parameters>(arguments)...);
   }
 };
 

@@ -20,8 +20,8 @@ __global__ void conv_kernel(Rows x, Rows base, Rows delta, int group, const Bloc
   }
 }
 
-// ---- The k greatest of a row: each of kTopBlocks blocks finds those of its share, then one block those of the shares. A candidate's
-// rank is its value, then the lower id: a total order, so how the row was shared does not show.
+// ---- The k greatest of a row: each of kTopBlocks blocks finds those of its share, then one block those of the shares.
+// A candidate's rank is its value, then the lower id: a total order, so how the row was shared does not show.
 
 constexpr int kTopThreads = 256;
 constexpr int kTopBlocks = 32;
@@ -112,21 +112,24 @@ __global__ void __launch_bounds__(128) edges_kernel(Rows weights, Rows predecess
 }  // namespace
 
 void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, int lane_count, Rows out,
-                       cudaStream_t stream) {
-  Launch{dim3(static_cast<unsigned>((x.cols + 127) / 128), static_cast<unsigned>(lane_count)), 128, 0, stream}(conv_kernel, x, base, delta, group, lanes, out);
+                       Queue& queue) {
+  Launch{dim3(static_cast<unsigned>((x.cols + 127) / 128), static_cast<unsigned>(lane_count)), 128, 0, queue}(
+      conv_kernel, x, base, delta, group, lanes, out);
 }
 
-size_t top_k_scratch_bytes(int64_t rows, int k) { return static_cast<size_t>(rows) * kTopBlocks * static_cast<size_t>(k) * sizeof(Candidate); }
+size_t top_k_scratch_bytes(int64_t rows, int k) {
+  return static_cast<size_t>(rows) * kTopBlocks * static_cast<size_t>(k) * sizeof(Candidate);
+}
 
-void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, cudaStream_t stream) {
+void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, Queue& queue) {
   Candidate* shares = static_cast<Candidate*>(scratch);
-  Launch{dim3(kTopBlocks, static_cast<unsigned>(logits.rows)), kTopThreads, 0, stream}(share_kernel, logits, k, shares);
-  Launch{static_cast<unsigned>(logits.rows), kTopThreads, 0, stream}(merge_kernel, shares, k, ids, values);
+  Launch{dim3(kTopBlocks, static_cast<unsigned>(logits.rows)), kTopThreads, 0, queue}(share_kernel, logits, k, shares);
+  Launch{static_cast<unsigned>(logits.rows), kTopThreads, 0, queue}(merge_kernel, shares, k, ids, values);
 }
 
-void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, cudaStream_t stream) {
+void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, Queue& queue) {
   const int64_t count = edges.rows * edges.cols;
-  Launch{static_cast<unsigned>((count + 3) / 4), 128, 0, stream}(edges_kernel, weights, predecessors, successors, edges);
+  Launch{static_cast<unsigned>((count + 3) / 4), 128, 0, queue}(edges_kernel, weights, predecessors, successors, edges);
 }
 
 }  // namespace foretoken::cuda

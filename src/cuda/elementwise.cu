@@ -1,5 +1,5 @@
-// Operators on single rows: embedding, norms, sums, copies, rotary angles. Norms over a whole row sum in an order of their own (256
-// chains, folded); everything else has the reference's order.
+// Operators on single rows: embedding, norms, sums, copies, rotary angles. Norms over a whole row sum in an order of
+// their own (512 chains, folded); everything else has the reference's order.
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 #include "cuda/quant_device.cuh"
@@ -9,8 +9,8 @@ namespace {
 
 unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
 
-__global__ void embed_kernel(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
-                             const int32_t* row_order, Rows out) {
+__global__ void embed_kernel(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table,
+                             size_t row_bytes, const int32_t* row_order, Rows out) {
   begin_kernel();
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, r = blockIdx.y;
   if (c >= out.cols) return;
@@ -21,31 +21,52 @@ __global__ void embed_kernel(const int32_t* tokens, const float* own, QuantForma
   out.data[r * out.stride + c] = value;
 }
 
-constexpr int kNormThreads = 256;
-constexpr int kNormAhead = 10;  // loads on their way
+constexpr int kNormThreads = 512;
+constexpr int kKept = 12;  // elements of a thread that stay in registers
 
-// Thread j adds the squares of elements j, j + 256, ...; lanes fold 16, 8, 4, 2, 1; warps are added in ascending order.
-__global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(Rows x, Rows addend, const float* w, float epsilon, Rows out, uint16_t* bf16) {
-  begin_kernel();
+// x's element, its addend added and stored.
+FORETOKEN_DEVICE float with_addend(float x, float* row, float* more, const Planes& planes, int64_t at, int64_t c) {
+  if (!more) return x;
+  float addend = 0;
+  if (planes.count == 0) {
+    addend = more[c];
+  } else {
+    for (int p = 0; p < planes.count; ++p) addend = __fadd_rn(addend, planes.data[p * planes.stride + at + c]);
+    more[c] = addend;
+  }
+  return row[c] = __fadd_rn(x, addend);
+}
+
+// Thread j adds the squares of elements j, j + 512, ...; lanes fold 16, 8, 4, 2, 1; warps are added in ascending order.
+__global__ void __launch_bounds__(kNormThreads)
+    rms_norm_kernel(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16) {
   __shared__ float warps[kNormThreads / 32];
+  float weight[kKept];
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) {
+    const int64_t c = threadIdx.x + i * kNormThreads;
+    weight[i] = c < x.cols ? __ldg(w + c) : 0.0f;
+  }
+  begin_kernel();
   float* row = x.data + blockIdx.x * x.stride;
-  const float* more = addend.data ? addend.data + blockIdx.x * addend.stride : nullptr;
-  float sum = 0;
-  for (int64_t first = threadIdx.x; first < x.cols; first += kNormAhead * kNormThreads) {
-    float v[kNormAhead], added[kNormAhead];
+  float* more = addend.data ? addend.data + blockIdx.x * addend.stride : nullptr;
+  const int64_t at = blockIdx.x * x.cols;
+  float v[kKept], sum = 0;
 #pragma unroll
-    for (int i = 0; i < kNormAhead; ++i) {
-      const int64_t c = first + i * kNormThreads;
-      v[i] = c < x.cols ? row[c] : 0.0f;
-      added[i] = more && c < x.cols ? more[c] : 0.0f;
-    }
+  for (int i = 0; i < kKept; ++i) {
+    const int64_t c = threadIdx.x + i * kNormThreads;
+    v[i] = c < x.cols ? row[c] : 0.0f;
+  }
 #pragma unroll
-    for (int i = 0; i < kNormAhead; ++i) {
-      const int64_t c = first + i * kNormThreads;
-      if (c >= x.cols) continue;
-      if (more) row[c] = v[i] = __fadd_rn(v[i], added[i]);
-      sum = fma(v[i], v[i], sum);
-    }
+  for (int i = 0; i < kKept; ++i) {
+    const int64_t c = threadIdx.x + i * kNormThreads;
+    if (c < x.cols) v[i] = with_addend(v[i], row, more, planes, at, c);
+  }
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) sum = fma(v[i], v[i], sum);
+  for (int64_t c = threadIdx.x + kKept * kNormThreads; c < x.cols; c += kNormThreads) {
+    const float y = with_addend(row[c], row, more, planes, at, c);
+    sum = fma(y, y, sum);
   }
   for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, s));
   if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = sum;
@@ -55,29 +76,23 @@ __global__ void __launch_bounds__(kNormThreads) rms_norm_kernel(Rows x, Rows add
   for (int i = 1; i < kNormThreads / 32; ++i) sum = __fadd_rn(sum, warps[i]);
   const float r = inverse_root(__fadd_rn(__fdiv_rn(sum, static_cast<float>(x.cols)), epsilon));
   float* to = out.data + blockIdx.x * out.stride;
-  uint16_t* rounded = bf16 ? bf16 + blockIdx.x * x.cols : nullptr;
-  for (int64_t first = threadIdx.x; first < x.cols; first += kNormAhead * kNormThreads) {
-    float v[kNormAhead], weight[kNormAhead];
+  uint16_t* rounded = bf16 ? bf16 + at : nullptr;
+  const auto put = [&](int64_t c, float value, float scale) {
+    const float y = __fmul_rn(__fmul_rn(value, r), scale);
+    to[c] = y;
+    if (rounded) rounded[c] = __bfloat16_as_ushort(to_bf16(y));
+  };
 #pragma unroll
-    for (int i = 0; i < kNormAhead; ++i) {
-      const int64_t c = first + i * kNormThreads;
-      v[i] = c < x.cols ? row[c] : 0.0f;
-      weight[i] = c < x.cols ? __ldg(w + c) : 0.0f;
-    }
-#pragma unroll
-    for (int i = 0; i < kNormAhead; ++i) {
-      const int64_t c = first + i * kNormThreads;
-      if (c >= x.cols) continue;
-      const float y = __fmul_rn(__fmul_rn(v[i], r), weight[i]);
-      to[c] = y;
-      if (rounded) rounded[c] = __bfloat16_as_ushort(to_bf16(y));
-    }
+  for (int i = 0; i < kKept; ++i) {
+    const int64_t c = threadIdx.x + i * kNormThreads;
+    if (c < x.cols) put(c, v[i], weight[i]);
   }
+  for (int64_t c = threadIdx.x + kKept * kNormThreads; c < x.cols; c += kNormThreads) put(c, row[c], __ldg(w + c));
 }
 
 // One warp a head.
-__global__ void __launch_bounds__(128) gated_norm_kernel(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate,
-                                                         Rows out, uint16_t* bf16) {
+__global__ void __launch_bounds__(128) gated_norm_kernel(Rows x, Rows gate, const float* w, int dim, float epsilon,
+                                                         bool sigmoid_gate, Rows out, uint16_t* bf16) {
   begin_kernel();
   const int64_t heads = x.cols / dim, item = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
   if (item >= x.rows * heads) return;
@@ -118,7 +133,8 @@ __global__ void gather_kernel(Rows x, const int32_t* rows, Rows out) {
   out.data[blockIdx.y * out.stride + c] = x.data[from * x.stride + c];
 }
 
-__global__ void rotary_kernel(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude, Rows table) {
+__global__ void rotary_kernel(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude,
+                              Rows table) {
   begin_kernel();
   const int half = static_cast<int>(table.cols / 2);
   const int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, row = i / half;
@@ -135,25 +151,33 @@ dim3 grid_of(const Rows& rows) { return dim3(blocks(rows.cols, 256), static_cast
 }  // namespace
 
 void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
-                  const int32_t* row_order, Rows out, cudaStream_t stream) {
-  Launch{grid_of(out), 256, 0, stream}(embed_kernel, tokens, own, format, table, row_bytes, row_order, out);
+                  const int32_t* row_order, Rows out, Queue& queue) {
+  Launch{grid_of(out), 256, 0, queue}(embed_kernel, tokens, own, format, table, row_bytes, row_order, out);
 }
-void launch_rms_norm(Rows x, Rows addend, const float* w, float epsilon, Rows out, uint16_t* bf16, cudaStream_t stream) {
-  Launch{static_cast<unsigned>(x.rows), kNormThreads, 0, stream}(rms_norm_kernel, x, addend, w, epsilon, out, bf16);
+void launch_rms_norm(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16,
+                     Queue& queue) {
+  Launch{static_cast<unsigned>(x.rows), kNormThreads, 0, queue}(rms_norm_kernel, x, addend, planes, w, epsilon, out,
+                                                                bf16);
 }
 void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
-                       uint16_t* bf16, cudaStream_t stream) {
-  Launch{blocks(x.rows * (x.cols / dim), 4), 128, 0, stream}(gated_norm_kernel, x, gate, w, dim, epsilon, sigmoid_gate, out, bf16);
+                       uint16_t* bf16, Queue& queue) {
+  Launch{blocks(x.rows * (x.cols / dim), 4), 128, 0, queue}(gated_norm_kernel, x, gate, w, dim, epsilon, sigmoid_gate,
+                                                            out, bf16);
 }
-void launch_add(Rows x, Rows inout, cudaStream_t stream) { Launch{grid_of(x), 256, 0, stream}(add_kernel, x, inout); }
-void launch_scale(Rows inout, float factor, cudaStream_t stream) { Launch{grid_of(inout), 256, 0, stream}(scale_kernel, inout, factor); }
-void launch_gather(Rows x, const int32_t* rows, Rows out, cudaStream_t stream) {
-  Launch{grid_of(out), 256, 0, stream}(gather_kernel, x, rows, out);
+void launch_add(Rows x, Rows inout, Queue& queue) { Launch{grid_of(x), 256, 0, queue}(add_kernel, x, inout); }
+void launch_scale(Rows inout, float factor, Queue& queue) {
+  Launch{grid_of(inout), 256, 0, queue}(scale_kernel, inout, factor);
 }
-void launch_copy(Rows from, Rows to, cudaStream_t stream) { Launch{grid_of(to), 256, 0, stream}(gather_kernel, from, nullptr, to); }
+void launch_gather(Rows x, const int32_t* rows, Rows out, Queue& queue) {
+  Launch{grid_of(out), 256, 0, queue}(gather_kernel, x, rows, out);
+}
+void launch_copy(Rows from, Rows to, Queue& queue) {
+  Launch{grid_of(to), 256, 0, queue}(gather_kernel, from, nullptr, to);
+}
 void launch_rotary(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude, Rows table,
-                   cudaStream_t stream) {
-  Launch{blocks(table.rows * (table.cols / 2), 128), 128, 0, stream}(rotary_kernel, positions, frequency, axis, magnitude, table);
+                   Queue& queue) {
+  Launch{blocks(table.rows * (table.cols / 2), 128), 128, 0, queue}(rotary_kernel, positions, frequency, axis,
+                                                                    magnitude, table);
 }
 
 }  // namespace foretoken::cuda

@@ -1,5 +1,5 @@
-// What the host side and the kernels agree on: plain structs of device pointers, and one launcher per operator. No launcher
-// allocates, waits or reads device memory. It knows no Backend and no model.
+// What the host side and the kernels agree on: plain structs of device pointers, and one launcher per operator. No
+// launcher allocates, waits or reads device memory. It knows no Backend and no model.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/queue.h"
 #include "numerics/quant.h"
 #include "ops/batch.h"
 
@@ -20,14 +21,15 @@ struct Rows {
 
 // ---- Weights (packing.cu, linear.cu)
 
-// How a part's codes lie on the device (docs/gpu.md). Every layout but kFloats is in the fragment order of mma.m16n8k16: tiles of 16
-// outputs by 64 inputs, one 16-byte vector a lane and plane.
+// How a part's codes lie on the device (docs/gpu.md). Every layout but kFloats is in the fragment order of
+// mma.m16n8k16: tiles of 16 outputs by 64 inputs, one 16-byte vector a lane and plane.
 enum class Layout : uint8_t {
   kFloats,  // fp32, row-major: f32 and f16 weights, multiplied in fp32
   kBf16,    // bf16
   kCodes,   // signed 8-bit codes, an fp32 scale (and minimum) per 16: any block format, exactly
   kQ8,      // signed 8-bit codes, an f16 scale per 32: Q8_0
-  kQ4K,     // 4-bit codes, 6-bit scales and minimums per 32, f16 factors per 256: Q4_K
+  kQ4K,     // super-blocks of sixteen outputs, one behind the other (q4k.cuh)
+  kQ6K,
 };
 
 // Consecutive outputs of one matrix in one layout.
@@ -35,73 +37,93 @@ struct Part {
   Layout layout = Layout::kFloats;
   bool has_min = false;
   int64_t rows = 0, cols = 0;
-  const void* codes = nullptr;    // or the floats
+  const void* codes = nullptr;  // or the floats
   const void* scales = nullptr;
   const void* minimums = nullptr;
 };
 
-int64_t padded_cols(int64_t cols);             // inputs, rounded up to whole tiles
+int64_t padded_cols(int64_t cols);  // inputs, rounded up to whole tiles
 size_t code_bytes(const Part& part);
 size_t scale_bytes(const Part& part);
 size_t minimum_bytes(const Part& part);
 Layout layout_of(QuantFormat format, int64_t cols);
 
-// The part's rows [first_row, first_row + rows), first_row a multiple of 16, from raw rows of `format`. Orders may be null.
+// The part's rows [first_row, first_row + rows), first_row a multiple of 16, from raw rows of `format`. Orders may be
+// null.
 struct PackTask {
   QuantFormat format = QuantFormat::kF32;
   const uint8_t* source = nullptr;
   size_t row_bytes = 0;
-  int64_t first_row = 0, rows = 0;      // packed rows; source row of packed row r is order[r] - source_first
+  int64_t first_row = 0, rows = 0;  // packed rows; source row of packed row r is order[r] - source_first
   int64_t source_first = 0;
-  const int32_t* row_order = nullptr;     // of the whole part
+  const int32_t* row_order = nullptr;  // of the whole part
   const int32_t* column_order = nullptr;
 };
-void launch_pack(const PackTask& task, const Part& part, cudaStream_t stream);
+void launch_pack(const PackTask& task, const Part& part, Queue& queue);
 
 // Activations as bf16, row-major: [rows][padded cols], zeros behind the last.
-void launch_to_bf16(Rows x, uint16_t* out, cudaStream_t stream);
+void launch_to_bf16(Rows x, uint16_t* out, Queue& queue);
 // silu(gate) * up as bf16; gate_up [rows, 2 * width].
-void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, cudaStream_t stream);
-void launch_silu(Rows gate_up, int64_t width, Rows out, cudaStream_t stream);
-// out[r, first + o] = sum_k W[o, k] x[r, k]. `bf16` holds launch_to_bf16(x); x itself is read for kFloats only.
-void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream);
+void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, Queue& queue);
+void launch_silu(Rows gate_up, int64_t width, Rows out, Queue& queue);
+// Sums [count][rows][outputs] of slices of the inputs, to be added in ascending order from +0; planes are `stride`
+// floats apart.
+struct Planes {
+  const float* data = nullptr;
+  int count = 0;
+  int64_t stride = 0;
+};
+int plane_count(const Part& part);  // 1: products need no adding
+Planes planes_of(const Part& part, int64_t rows, const void* work);
+void launch_merge(Planes planes, Rows out, Queue& queue);
+// out[r, first + o] = sum_k W[o, k] x[r, k], or with several planes their sums, in `work`. `bf16` holds
+// launch_to_bf16(x); x itself is read for kFloats only.
+size_t linear_work_bytes(const Part& part, int64_t rows);
+void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, void* work, Queue& queue);
 
 // ---- Mixture of experts (moe.cu, linear.cu)
 
-// The pairs (row, rank) of a pass in the order of their experts, cut into work items of at most kItemRows pairs of one expert.
+// The pairs (row, rank) of a pass in the order of their experts, cut into work items of at most kItemRows pairs of one
+// expert. A row has top_k ranks, and with `shared` one more: the shared expert, whose number is that of the routed
+// ones.
 inline constexpr int kItemRows = 8;
 struct ExpertItem {
   int expert = 0, first = 0, count = 0;  // pairs [first, first + count) of `order`
 };
 struct Routing {
-  int* chosen = nullptr;        // [rows * top_k] expert ids by rank
-  float* weights = nullptr;     // [rows * top_k]
-  int* order = nullptr;         // [rows * top_k] pairs sorted by expert, then by pair
+  int64_t top_k = 0, ranks = 0;
+  int* chosen = nullptr;        // [rows * ranks] expert ids by rank
+  float* weights = nullptr;     // [rows * ranks]
+  int* order = nullptr;         // [rows * ranks] pairs sorted by expert, then by pair
   ExpertItem* items = nullptr;  // [max_items]
   int* item_count = nullptr;
 };
-int max_items(int rows, int top_k, int experts);
-void launch_route(Rows logits, int top_k, const Routing& routing, cudaStream_t stream);
-// The products of all pairs: input row of pair p is p / input_divisor, output row is p. `parts` [experts] on the device, all alike
-// but for their pointers; `like` is one of them.
-void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor,
-                          Rows x, const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream);
-void launch_combine(Rows pairs, const Routing& routing, int top_k, Rows shared, Rows shared_gate, Rows out, cudaStream_t stream);
+int max_items(int rows, int ranks, int experts);
+void launch_route(Rows logits, const Routing& routing, Queue& queue);
+// The products of all pairs: input row of pair p is p / input_divisor, output row is p. `parts` [experts] on the
+// device, all alike but for their pointers; `like` is one of them. `work` as of launch_linear, of out.rows rows.
+void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit,
+                          int input_divisor, Rows x, const uint16_t* bf16, Rows out, int64_t first, void* work,
+                          Queue& queue);
+// `shared` is empty where the shared expert is a rank of its own.
+void launch_combine(Rows pairs, const Routing& routing, Rows shared, Rows shared_gate, Rows out, Queue& queue);
 
 // ---- Rows (elementwise.cu)
 
 void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
-                  const int32_t* row_order, Rows out, cudaStream_t stream);  // own [rows, cols] used where token < 0
-// `bf16`, where given, gets what launch_to_bf16(out) would write; out.cols is then a multiple of 64. An addend is added to x, in place,
-// before the norm.
-void launch_rms_norm(Rows x, Rows addend, const float* w, float epsilon, Rows out, uint16_t* bf16, cudaStream_t stream);
+                  const int32_t* row_order, Rows out, Queue& queue);  // own [rows, cols] used where token < 0
+// `bf16`, where given, gets what launch_to_bf16(out) would write; out.cols is then a multiple of 64. An addend is added
+// to x, in place, before the norm; where planes are given, the addend is their sum and gets it.
+void launch_rms_norm(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16,
+                     Queue& queue);
 void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
-                       uint16_t* bf16, cudaStream_t stream);
-void launch_add(Rows x, Rows inout, cudaStream_t stream);
-void launch_scale(Rows inout, float factor, cudaStream_t stream);
-void launch_gather(Rows x, const int32_t* rows, Rows out, cudaStream_t stream);
-void launch_copy(Rows from, Rows to, cudaStream_t stream);
-void launch_rotary(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude, Rows table, cudaStream_t stream);
+                       uint16_t* bf16, Queue& queue);
+void launch_add(Rows x, Rows inout, Queue& queue);
+void launch_scale(Rows inout, float factor, Queue& queue);
+void launch_gather(Rows x, const int32_t* rows, Rows out, Queue& queue);
+void launch_copy(Rows from, Rows to, Queue& queue);
+void launch_rotary(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude, Rows table,
+                   Queue& queue);
 
 // ---- What varies between passes, on the device (descriptor.h fills it)
 
@@ -111,10 +133,10 @@ struct LaneDesc {
   const uint64_t* pages = nullptr;  // addresses of the lane's pages
 };
 struct RowDesc {
-  int lane = 0, row = 0;    // row within the lane
-  int parent = -1;          // within the lane, -1: the committed prefix
-  int depth = 0;            // ancestors among the rows
-  int path = 0;             // index of its path in `paths`: rows of the lane, itself last, depth + 1 of them
+  int lane = 0, row = 0;  // row within the lane
+  int parent = -1;        // within the lane, -1: the committed prefix
+  int depth = 0;          // ancestors among the rows
+  int path = 0;           // index of its path in `paths`: rows of the lane, itself last, depth + 1 of them
 };
 struct PassDesc {
   const LaneDesc* lanes = nullptr;
@@ -130,25 +152,52 @@ struct HeadShape {
   float epsilon = 0;
 };
 void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, const HeadShape& shape,
-                             const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, cudaStream_t stream);
-// `partial` holds attention_partial_floats(rows of one launch, ...) floats; needed when a row sees more than kSpanTokens positions.
+                             const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, Queue& queue);
+// `partial` holds attention_partial_floats(rows of one launch, ...) floats; needed when a row sees more than
+// kSpanTokens positions.
 size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t spans);
-void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows, int64_t spans,
-                      const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16, cudaStream_t stream);
-void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count, cudaStream_t stream);
+void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows,
+                      int64_t spans, const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16,
+                      Queue& queue);
+void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count,
+                      Queue& queue);
 
-// ---- Gated delta net (delta.cu)
+// ---- Gated delta net (delta.cu, delta_core.cu)
 
-void launch_causal_conv(Rows packed, const float* weight, const DeltaShape& shape, const PassDesc& pass, const DeltaMemory* lanes,
-                        bool advances, Rows out, cudaStream_t stream);
+// The memory of a pass's lanes: many on the device, or one.
+struct DeltaLanes {
+  const DeltaMemory* many = nullptr;
+  DeltaMemory one;
+  __host__ __device__ const DeltaMemory& operator[](int64_t lane) const { return many ? many[lane] : one; }
+};
+
+void launch_causal_conv(Rows packed, const float* weight, const DeltaShape& shape, const PassDesc& pass,
+                        const DeltaLanes& lanes, bool advances, Rows out, Queue& queue);
 // q and k [rows, key_heads * key_dim], beta and decay [rows, value_heads]: working memory.
 struct DeltaScratch {
   float *query = nullptr, *key = nullptr, *beta = nullptr, *decay = nullptr;
 };
-void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias, const DeltaShape& shape,
-                       const PassDesc& pass, const DeltaMemory* lanes, const DeltaScratch& scratch, Rows out, cudaStream_t stream);
+void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, const float* dt_bias,
+                       const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
+                       const DeltaScratch& scratch, Rows out, Queue& queue);
 inline constexpr int kMaxKeyDim = 128;
-void launch_commit_delta(const DeltaShape& shape, const DeltaMemory& lane, const int32_t* rows, int count, cudaStream_t stream);
+
+// Convolution, delta rule and gated norm of few rows as one kernel; the same bits. Values of the convolution are
+// written too.
+bool delta_core_runs(const DeltaShape& shape, int most_rows);
+struct DeltaCore {
+  Rows packed, conv, beta_alpha, gate, out;
+  const float *weight = nullptr, *decay_rate = nullptr, *dt_bias = nullptr, *norm = nullptr;
+  float epsilon = 0;
+  int sigmoid_gate = 0;
+  uint16_t* bf16 = nullptr;
+  int* arrivals = nullptr;  // [lanes * key heads], zeros before and after
+};
+void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
+                       Queue& queue);
+// The same rows of many tapes; `rows` holds their number, then themselves.
+void launch_commit_delta(const DeltaShape& shape, const DeltaMemory* lanes, int lane_count, const int32_t* rows,
+                         Queue& queue);
 
 // ---- Block drafters (draft.cu)
 
@@ -161,15 +210,16 @@ struct BlockHeads {
   int query_heads = 0, kv_heads = 0, dim = 0, window = 0, causal = 0, rotary_dim = 0;
   float epsilon = 0;
 };
-void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary, const BlockHeads& shape,
-                         const BlockLaneDesc* lanes, int lane_count, int rows, const KvLayout& layout, cudaStream_t stream);
+void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary,
+                         const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
+                         const KvLayout& layout, Queue& queue);
 void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
-                            const KvLayout& layout, Rows out, cudaStream_t stream);
+                            const KvLayout& layout, Rows out, Queue& queue);
 void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, int lane_count, Rows out,
-                       cudaStream_t stream);
+                       Queue& queue);
 inline constexpr int kMaxTopK = 64;
 size_t top_k_scratch_bytes(int64_t rows, int k);
-void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, cudaStream_t stream);
-void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, cudaStream_t stream);
+void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, Queue& queue);
+void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, Queue& queue);
 
 }  // namespace foretoken::cuda

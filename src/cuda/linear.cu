@@ -1,5 +1,6 @@
-// Products of every layout but Q4_K (linear_q4k.cu): one chain of mma.m16n8k16 a part, four steps a tile of 64 inputs, weights rounded
-// once to bf16 from fma(scale, code, -minimum). Also the rounding of activations, and f32 weights outside the tensor cores.
+// Products of every layout without super-blocks (those: linear_q4k.cu): one chain of mma.m16n8k16 a part, four steps a
+// tile of 64 inputs, weights rounded once to bf16 from fma(scale, code, -minimum). Also the rounding of activations,
+// and f32 weights outside the tensor cores.
 #include "cuda/linear.cuh"
 
 namespace foretoken::cuda {
@@ -7,7 +8,9 @@ namespace {
 
 FORETOKEN_DEVICE uint4 stream16(const void* p) {  // read once: not worth a place in L1
   uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(p));
   return v;
 }
 
@@ -18,7 +21,8 @@ FORETOKEN_DEVICE float byte_value(uint32_t flipped, int i) {
   return __fadd_rn(__uint_as_float(__byte_perm(flipped, 0x4B000000u, 0x7440 + i)), -8388736.0f);
 }
 
-// One tile of a layout in registers. fragment(s): the A operand of step s, elements 4s..4s+3 of the lane's sixteen, of its two rows.
+// One tile of a layout in registers. fragment(s): the A operand of step s, elements 4s..4s+3 of the lane's sixteen, of
+// its two rows.
 template <Layout kLayout>
 struct Tile;
 
@@ -52,7 +56,8 @@ struct CodesTile {
     r.c[0] = stream16(from);
     r.c[1] = stream16(from + 32);
     r.scale = __ldg(static_cast<const float4*>(p.scales) + tile * 16 + lane / 2);
-    r.minimum = kHasMin ? __ldg(static_cast<const float4*>(p.minimums) + tile * 16 + lane / 2) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    r.minimum = kHasMin ? __ldg(static_cast<const float4*>(p.minimums) + tile * 16 + lane / 2)
+                        : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     return r;
   }
   __device__ __forceinline__ void begin() {}
@@ -109,7 +114,7 @@ __global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, 
   extern __shared__ float sums[];  // [parts][columns][16, padded]
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
   const int64_t tiles_wide = columns.padded / 64, m = blockIdx.y;
-  int first_column = static_cast<int>(blockIdx.x) * kBlocks * 8, count = columns.rows - first_column;
+  int first_column = static_cast<int>(blockIdx.x) * kBlocks * 8, count = static_cast<int>(columns.rows) - first_column;
   const int* order = nullptr;
   if constexpr (kExperts) {
     begin_kernel();
@@ -133,8 +138,8 @@ __global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, 
   const uint16_t* x[kBlocks];
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
-    int row = first_column + b * 8 + g;
-    if constexpr (kExperts) row = order[g < count ? g : 0] / columns.divisor;
+    int row = first_column + min(b * 8 + g, count - 1);  // columns without a row read another's and are not written
+    if constexpr (kExperts) row = order[g < count ? g : 0] / static_cast<int>(columns.divisor);
     x[b] = columns.x + static_cast<int64_t>(row) * columns.padded + t * 8;
   }
   for (int p = warp; p < split.parts; p += warps) {
@@ -186,11 +191,22 @@ __global__ void __launch_bounds__(128) float_products(Part part, Rows x, Rows ou
   const float* w = static_cast<const float*>(part.codes) + o * part.cols;
   const int64_t row = blockIdx.y * int64_t{kFloatRows};
   float acc[kFloatRows] = {};
-  for (int64_t k = lane; k < part.cols; k += 32) {
-    const float value = w[k];
+  constexpr int kWeights = 8;  // on their way
+  for (int64_t first = lane; first < part.cols; first += 32 * kWeights) {
+    float value[kWeights];
 #pragma unroll
-    for (int r = 0; r < kFloatRows; ++r)
-      if (row + r < x.rows) acc[r] = fma(value, x.data[(row + r) * x.stride + k], acc[r]);
+    for (int i = 0; i < kWeights; ++i) value[i] = first + i * 32 < part.cols ? w[first + i * 32] : 0.0f;
+#pragma unroll
+    for (int r = 0; r < kFloatRows; ++r) {
+      if (row + r >= x.rows) continue;
+      const float* from = x.data + (row + r) * x.stride;
+      float input[kWeights];
+#pragma unroll
+      for (int i = 0; i < kWeights; ++i) input[i] = first + i * 32 < part.cols ? from[first + i * 32] : 0.0f;
+#pragma unroll
+      for (int i = 0; i < kWeights; ++i)
+        if (first + i * 32 < part.cols) acc[r] = fma(value[i], input[i], acc[r]);
+    }
   }
 #pragma unroll
   for (int r = 0; r < kFloatRows; ++r) {
@@ -200,7 +216,8 @@ __global__ void __launch_bounds__(128) float_products(Part part, Rows x, Rows ou
   }
 }
 
-__global__ void expert_float_products(const Part* parts, Routing routing, int divisor, Rows x, Rows out, int64_t first) {
+__global__ void expert_float_products(const Part* parts, Routing routing, int divisor, Rows x, Rows out,
+                                      int64_t first) {
   begin_kernel();
   if (static_cast<int>(blockIdx.y) >= *routing.item_count) return;
   const ExpertItem item = routing.items[blockIdx.y];
@@ -220,28 +237,29 @@ __global__ void expert_float_products(const Part* parts, Routing routing, int di
 }
 
 template <class TileType, int kBlocks, bool kExperts>
-void run_blocks(const Part& part, const Columns& columns, unsigned wide, cudaStream_t stream) {
+void run_blocks(const Part& part, const Columns& columns, unsigned wide, Queue& queue) {
   const Split split = split_of(part);
   const size_t shared = sums_bytes<kBlocks>(split);
   const auto kernel = products<TileType, kBlocks, kExperts>;
-  static const bool allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxSplit * kBlocks * 8 * 17 * 4) == cudaSuccess;
+  static const bool allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   kMaxSplit * kBlocks * 8 * 17 * 4) == cudaSuccess;
   static_cast<void>(allowed);
   const unsigned warps = static_cast<unsigned>(split.parts < kMostWarps<kBlocks> ? split.parts : kMostWarps<kBlocks>);
-  Launch{dim3(wide, static_cast<unsigned>((part.rows + 15) / 16)), 32 * warps, shared, stream}(kernel, part, split, columns);
+  Launch{dim3(wide, static_cast<unsigned>((part.rows + 15) / 16)), 32 * warps, shared, queue}(kernel, part, split,
+                                                                                              columns);
 }
 
 template <class TileType>
-void run_products(const Part& part, const Columns& columns, cudaStream_t stream) {
-  if (columns.rows <= 8) run_blocks<TileType, 1, false>(part, columns, 1, stream);
-  else if (columns.rows <= 16) run_blocks<TileType, 2, false>(part, columns, 1, stream);
-  else if (columns.rows <= 32) run_blocks<TileType, 4, false>(part, columns, 1, stream);
-  else run_blocks<TileType, 8, false>(part, columns, static_cast<unsigned>((columns.rows + 63) / 64), stream);
+void run_products(const Part& part, const Columns& columns, Queue& queue) {
+  if (columns.rows <= 8) run_blocks<TileType, 1, false>(part, columns, 1, queue);
+  else if (columns.rows <= 16) run_blocks<TileType, 2, false>(part, columns, 1, queue);
+  else if (columns.rows <= 32) run_blocks<TileType, 4, false>(part, columns, 1, queue);
+  else run_blocks<TileType, 8, false>(part, columns, static_cast<unsigned>((columns.rows + 63) / 64), queue);
 }
 
 template <class TileType>
-void run_experts(const Part& like, const Columns& columns, int item_limit, cudaStream_t stream) {
-  run_blocks<TileType, 1, true>(like, columns, static_cast<unsigned>(item_limit), stream);
+void run_experts(const Part& like, const Columns& columns, int item_limit, Queue& queue) {
+  run_blocks<TileType, 1, true>(like, columns, static_cast<unsigned>(item_limit), queue);
 }
 
 __global__ void to_bf16_kernel(Rows x, int64_t padded, uint16_t* out) {
@@ -278,53 +296,142 @@ unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((coun
 
 }  // namespace
 
-void launch_to_bf16(Rows x, uint16_t* out, cudaStream_t stream) {
+void launch_to_bf16(Rows x, uint16_t* out, Queue& queue) {
   const int64_t padded = padded_cols(x.cols);
-  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(x.rows)), 256, 0, stream}(to_bf16_kernel, x, padded, out);
+  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(x.rows)), 256, 0, queue}(to_bf16_kernel, x, padded, out);
 }
 
-void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, cudaStream_t stream) {
+void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, Queue& queue) {
   const int64_t padded = padded_cols(width);
-  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream}(silu_to_bf16_kernel, gate_up, width, padded, out);
+  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, queue}(
+      silu_to_bf16_kernel, gate_up, width, padded, out);
 }
 
-void launch_silu(Rows gate_up, int64_t width, Rows out, cudaStream_t stream) {
-  Launch{dim3(blocks(width, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, stream}(silu_kernel, gate_up, width, out);
+void launch_silu(Rows gate_up, int64_t width, Rows out, Queue& queue) {
+  Launch{dim3(blocks(width, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, queue}(silu_kernel, gate_up, width,
+                                                                                       out);
 }
 
-void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream) {
-  const Columns columns{.x = bf16, .padded = padded_cols(part.cols), .out = out.data, .stride = out.stride, .first = first,
-                        .rows = static_cast<int>(x.rows)};
+int plane_count(const Part& part) { return has_super_blocks(part) ? super_block_slices(part) : 1; }
+
+namespace {
+
+size_t plane_floats(const Part& part, int64_t rows) {
+  const int planes = plane_count(part);
+  return planes > 1 ? static_cast<size_t>(planes) * static_cast<size_t>(rows * part.rows) : 0;
+}
+
+__global__ void merge_kernel(Planes planes, Rows out) {
+  begin_kernel();
+  const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, row = blockIdx.y;
+  if (c >= out.cols) return;
+  float sum = 0;
+  for (int p = 0; p < planes.count; ++p) sum = __fadd_rn(sum, planes.data[p * planes.stride + row * out.cols + c]);
+  out.data[row * out.stride + c] = sum;
+}
+
+Rows columns_of(Rows rows, int64_t first, int64_t count) { return {rows.data + first, rows.rows, count, rows.stride}; }
+
+void super_block_linear(const Part& part, const Columns& columns, Rows x, void* work, Queue& queue) {
+  const size_t floats = plane_floats(part, x.rows);
+  Columns to = columns;
+  int64_t plane = 0;
+  if (floats > 0) {
+    plane = x.rows * part.rows;
+    to.out = static_cast<float*>(work);
+    to.stride = part.rows;
+    to.first = 0;
+  }
+  if (x.rows <= kFewRows) run_few(part, to, plane, queue);
+  else run_many(part, to, plane, static_cast<float*>(work) + (floats + 3) / 4 * 4, queue);
+}
+
+}  // namespace
+
+size_t linear_work_bytes(const Part& part, int64_t rows) {
+  if (!has_super_blocks(part)) return 0;
+  return (plane_floats(part, rows) + 3) / 4 * 16 + (rows > kFewRows ? totals_bytes(part, rows) : 0);
+}
+
+Planes planes_of(const Part& part, int64_t rows, const void* work) {
+  return {static_cast<const float*>(work), plane_count(part), rows * part.rows};
+}
+
+void launch_merge(Planes planes, Rows out, Queue& queue) {
+  Launch{dim3(blocks(out.cols, 256), static_cast<unsigned>(out.rows)), 256, 0, queue}(merge_kernel, planes, out);
+}
+
+void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, void* work, Queue& queue) {
+  const Columns columns{.x = bf16,
+                        .padded = padded_cols(part.cols),
+                        .out = out.data,
+                        .stride = out.stride,
+                        .first = first,
+                        .rows = x.rows};
   switch (part.layout) {
     case Layout::kFloats:
-      Launch{dim3(blocks(part.rows, 4), blocks(x.rows, kFloatRows)), 128, 0, stream}(float_products, part, x, out, first);
+      Launch{dim3(blocks(part.rows, 4), blocks(x.rows, kFloatRows)), 128, 0, queue}(float_products, part, x, out,
+                                                                                    first);
       break;
-    case Layout::kBf16: run_products<Tile<Layout::kBf16>>(part, columns, stream); break;
+    case Layout::kBf16:
+      run_products<Tile<Layout::kBf16>>(part, columns, queue);
+      break;
     case Layout::kCodes:
-      if (part.has_min) run_products<CodesTile<true>>(part, columns, stream);
-      else run_products<CodesTile<false>>(part, columns, stream);
+      if (part.has_min) run_products<CodesTile<true>>(part, columns, queue);
+      else run_products<CodesTile<false>>(part, columns, queue);
       break;
-    case Layout::kQ8: run_products<Tile<Layout::kQ8>>(part, columns, stream); break;
-    case Layout::kQ4K: run_q4k(part, columns, stream); break;
+    case Layout::kQ8:
+      run_products<Tile<Layout::kQ8>>(part, columns, queue);
+      break;
+    case Layout::kQ4K:
+    case Layout::kQ6K:
+      super_block_linear(part, columns, x, work, queue);
+      break;
   }
 }
 
-void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor, Rows x,
-                          const uint16_t* bf16, Rows out, int64_t first, cudaStream_t stream) {
-  const Columns columns{.x = bf16, .padded = padded_cols(like.cols), .out = out.data, .stride = out.stride, .first = first,
-                        .rows = kItemRows, .parts = parts, .items = routing.items, .item_count = routing.item_count,
-                        .order = routing.order, .divisor = input_divisor};
+void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit,
+                          int input_divisor, Rows x, const uint16_t* bf16, Rows out, int64_t first, void* work,
+                          Queue& queue) {
+  Columns columns{.x = bf16,
+                  .padded = padded_cols(like.cols),
+                  .out = out.data,
+                  .stride = out.stride,
+                  .first = first,
+                  .rows = kItemRows,
+                  .parts = parts,
+                  .items = routing.items,
+                  .item_count = routing.item_count,
+                  .order = routing.order,
+                  .divisor = input_divisor};
   switch (like.layout) {
     case Layout::kFloats:
-      Launch{dim3(blocks(like.rows, 4), static_cast<unsigned>(item_limit)), 128, 0, stream}(expert_float_products, parts, routing, input_divisor, x, out, first);
+      Launch{dim3(blocks(like.rows, 4), static_cast<unsigned>(item_limit)), 128, 0, queue}(
+          expert_float_products, parts, routing, input_divisor, x, out, first);
       break;
-    case Layout::kBf16: run_experts<Tile<Layout::kBf16>>(like, columns, item_limit, stream); break;
+    case Layout::kBf16:
+      run_experts<Tile<Layout::kBf16>>(like, columns, item_limit, queue);
+      break;
     case Layout::kCodes:
-      if (like.has_min) run_experts<CodesTile<true>>(like, columns, item_limit, stream);
-      else run_experts<CodesTile<false>>(like, columns, item_limit, stream);
+      if (like.has_min) run_experts<CodesTile<true>>(like, columns, item_limit, queue);
+      else run_experts<CodesTile<false>>(like, columns, item_limit, queue);
       break;
-    case Layout::kQ8: run_experts<Tile<Layout::kQ8>>(like, columns, item_limit, stream); break;
-    case Layout::kQ4K: run_q4k_experts(like, columns, item_limit, stream); break;
+    case Layout::kQ8:
+      run_experts<Tile<Layout::kQ8>>(like, columns, item_limit, queue);
+      break;
+    case Layout::kQ4K:
+    case Layout::kQ6K: {
+      if (plane_count(like) == 1) {
+        run_few_experts(like, columns, 0, item_limit, queue);
+        break;
+      }
+      columns.out = static_cast<float*>(work);
+      columns.stride = like.rows;
+      columns.first = 0;
+      run_few_experts(like, columns, out.rows * like.rows, item_limit, queue);
+      launch_merge(planes_of(like, out.rows, work), columns_of(out, first, like.rows), queue);
+      break;
+    }
   }
 }
 

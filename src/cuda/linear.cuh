@@ -1,5 +1,6 @@
-// What the products of all layouts share: how the inputs are cut into parts, the instruction, the columns of a launch, and the sum of
-// the parts. Weights are the M operand, token rows the N columns of the one instruction; columns never meet.
+// What the products of all layouts share: how the inputs are cut into parts (super-blocks: q4k.cuh), the instruction,
+// the columns of a launch, and the sum of the parts. Weights are the M operand, token rows the N columns of the one
+// instruction; columns never meet.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -13,7 +14,8 @@ struct Split {
   int parts = 1, units = 1, unit_tiles = 1;  // part p takes units [p * units / parts, (p + 1) * units / parts)
 };
 
-// Of the weight's shape alone. Narrow weights have few outputs for the device's warps, so their sums are cut into more parts.
+// Of the weight's shape alone. Narrow weights have few outputs for the device's warps, so their sums are cut into more
+// parts.
 inline Split split_of(const Part& part) {
   const int tiles = static_cast<int>(padded_cols(part.cols) / 64);
   Split s;
@@ -31,7 +33,14 @@ inline Split split_of(const Part& part) {
 }
 
 FORETOKEN_DEVICE void mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm(
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// The same, behind those before it.
+FORETOKEN_DEVICE void mma_in_order(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
@@ -39,17 +48,17 @@ FORETOKEN_DEVICE void mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, 
 
 // The rows of one block of columns: consecutive, or the pairs of one expert.
 struct Columns {
-  const uint16_t* x;     // [rows][padded cols]
+  const uint16_t* x;  // [rows][padded cols]
   int64_t padded;
   float* out;
   int64_t stride, first;
-  int rows;
+  int64_t rows;
   // Experts only.
   const Part* parts;
   const ExpertItem* items;
   const int* item_count;
   const int* order;
-  int divisor;
+  int64_t divisor;
 };
 
 template <int kBlocks>
@@ -59,8 +68,8 @@ inline size_t sums_bytes(const Split& split) {
 
 // The parts of sixteen outputs in ascending order; `sums` [parts][columns][17].
 template <int kBlocks, bool kExperts>
-FORETOKEN_DEVICE void add_parts(const float* sums, const Split& split, const Columns& columns, int64_t outputs, int64_t m, int first_column,
-                                int count, const int* order) {
+FORETOKEN_DEVICE void add_parts(const float* sums, const Split& split, const Columns& columns, int64_t outputs,
+                                int64_t m, int first_column, int count, const int* order) {
   for (int i = threadIdx.x; i < kBlocks * 128; i += blockDim.x) {
     const int column = i / 16, row = i % 16;
     const int64_t o = m * 16 + row;
@@ -73,7 +82,13 @@ FORETOKEN_DEVICE void add_parts(const float* sums, const Split& split, const Col
   }
 }
 
-void run_q4k(const Part& part, const Columns& columns, cudaStream_t stream);
-void run_q4k_experts(const Part& like, const Columns& columns, int item_limit, cudaStream_t stream);
+// Formats of super-blocks (linear_q4k.cu, linear_q4k_wide.cu). Sums of slice s go to out + s * plane.
+inline bool has_super_blocks(const Part& part) { return part.layout == Layout::kQ4K || part.layout == Layout::kQ6K; }
+void run_few(const Part& part, const Columns& columns, int64_t plane, Queue& queue);  // up to kFewRows rows
+void run_many(const Part& part, const Columns& columns, int64_t plane, void* totals, Queue& queue);
+void run_few_experts(const Part& like, const Columns& columns, int64_t plane, int item_limit, Queue& queue);
+int super_block_slices(const Part& part);
+size_t totals_bytes(const Part& part, int64_t rows);
+inline constexpr int kFewRows = 16;
 
 }  // namespace foretoken::cuda

@@ -1,223 +1,259 @@
-// Products of Q4_K weights. A warp streams the super-blocks of its part of the inputs through shared memory by bulk copies that it has
-// requested well ahead, makes integer codes of them, and leaves its part's sums to be added in ascending order. Shape contract: split_of
-// in linear.cuh. Every row count runs this kernel; it only varies how many blocks of eight columns share a weight's codes.
-#include "cuda/linear.cuh"
+// Products of Q4_K and Q6_K weights and few rows. A block of threads keeps its slice of the inputs in registers, a warp
+// one super-block of it, and streams tiles of sixteen outputs through shared memory by bulk copies requested well
+// ahead: before the kernel that makes the rows has ended, and across tiles. Every value of a super-block is left in
+// shared memory; the warps take turns in adding up a tile's.
+#include <algorithm>
+
+#include "cuda/q4k.cuh"
 
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kStages = 3;
-constexpr int kCodeBytes = 2048, kScaleBytes = 256, kFactorBytes = 64;  // of sixteen outputs' super-blocks
-constexpr int kStageBytes = kCodeBytes + kScaleBytes + kFactorBytes + 64;
-
+constexpr int kMostStages = 6;
 template <int kBlocks>
-constexpr int kMostWarps = kBlocks <= 2 ? kMaxSplit : 8;
+constexpr int kBuffers = kBlocks == 1 ? 3 : 2;  // tiles whose values wait to be added
+constexpr int kColumnStride = 20;               // floats of sixteen outputs of a column: no two lanes meet in a bank
+template <int kBlocks>
+constexpr int kValues = kBlocks * 8 * kColumnStride;  // of one super-block
+constexpr int kKeptBytes = 8 * 512;                   // a warp's inputs of the second block of columns
 
-FORETOKEN_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+struct Plan {
+  Slices slices;
+  int tiles = 0, stages = 1;
+  int64_t plane = 0;  // floats from the sums of one slice to those of the next
+};
 
-FORETOKEN_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes),
-               "r"(barrier)
-               : "memory");
-}
+struct Work {
+  const uint8_t* weights = nullptr;
+  int64_t tile = 0;
+  int item = -1;
+};
 
-FORETOKEN_DEVICE void wait_for(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra ready;\n"
-      "bra again;\n"
-      "ready:\n"
-      "}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-
-// Inputs 2 i and 2 i + 1 of a word: 128 + code has the code's bits at the end of its bf16 mantissa.
-FORETOKEN_DEVICE uint32_t codes(uint32_t w, int i) {
-  const uint32_t lifted = (w >> 4 * i & 0x000F000Fu) | 0x43004300u, offset = 0x43004300u;
-  const __nv_bfloat162 pair = __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&lifted), *reinterpret_cast<const __nv_bfloat162*>(&offset));
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-FORETOKEN_DEVICE float small(uint32_t bytes, int i) {
-  return __fadd_rn(__uint_as_float(__byte_perm(bytes, 0x4B000000u, 0x7440 + i)), -8388608.0f);
-}
-
-FORETOKEN_DEVICE float half_of(uint32_t pair, int which) {
-  return __half2float(__ushort_as_half(static_cast<unsigned short>(pair >> 16 * which)));
-}
-
-constexpr int kMostShared = 224 * 1024;  // of one block of threads
-
-// kTiles: groups of sixteen outputs that share what is read of the rows.
-template <int kBlocks, int kTiles, bool kExperts>
-__global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) q4k_products(Part part, Split split, Columns columns) {
-  extern __shared__ __align__(128) uint8_t shared[];  // stages of every warp, then sums [parts][columns][16, padded]
-  __shared__ __align__(8) uint64_t barriers[kMaxSplit][kStages];
+template <class Format, int kBlocks, bool kExperts>
+__global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part, Plan plan, Columns columns) {
+  extern __shared__ __align__(128)
+      uint8_t memory[];  // stages of every warp, kept inputs of every warp, values of every tile and warp
+  __shared__ __align__(8) uint64_t arrived[Format::kMostUnits][kMostStages], complete[kBuffers<kBlocks>],
+      vacant[kBuffers<kBlocks>];
   const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = blockDim.x >> 5, g = lane >> 2, t = lane & 3;
-  float* sums = reinterpret_cast<float*>(shared + static_cast<size_t>(warps) * kStages * kTiles * kStageBytes);
-  const int64_t blocks_wide = columns.padded / 256, m = int64_t{blockIdx.y} * kTiles, last_m = (part.rows + 15) / 16 - 1;
-  int first_column = static_cast<int>(blockIdx.x) * kBlocks * 8, count = columns.rows - first_column;
-  const int* order = nullptr;
-  if constexpr (kExperts) {
-    begin_kernel();
-    if (static_cast<int>(blockIdx.x) >= *columns.item_count) return;
-    const ExpertItem item = columns.items[blockIdx.x];
-    part = columns.parts[item.expert];
-    order = columns.order + item.first;
-    first_column = 0;
-    count = item.count;
+  const int slice = blockIdx.x % plan.slices.count, place = blockIdx.x / plan.slices.count,
+            places = gridDim.x / plan.slices.count;
+  const int first_unit = plan.slices.begin(slice), used = plan.slices.begin(slice + 1) - first_unit,
+            unit = first_unit + warp;
+  uint8_t* const ring = memory + static_cast<size_t>(warp) * plan.stages * Format::kBytes;
+  uint8_t* const kept =
+      memory + static_cast<size_t>(warps) * plan.stages * Format::kBytes + static_cast<size_t>(warp) * kKeptBytes;
+  float* const values = reinterpret_cast<float*>(
+      memory + static_cast<size_t>(warps) * (plan.stages * Format::kBytes + (kBlocks > 1 ? kKeptBytes : 0)));
+
+  if (lane == 0) {
+    for (int s = 0; s < plan.stages; ++s) barrier_init(arrived[warp][s], 1);
+    if (warp == 0)
+      for (int b = 0; b < kBuffers<kBlocks>; ++b) barrier_init(complete[b], used), barrier_init(vacant[b], 1);
+    fence_barriers();
   }
-  const auto boundary = [&](int p) { return p * split.units / split.parts; };  // a unit is a super-block
-  const int first_part = warp * split.parts / warps, last_part = (warp + 1) * split.parts / warps;
-  const int begin = boundary(first_part), end = boundary(last_part);
-  uint8_t* stages = shared + static_cast<size_t>(warp) * kStages * kTiles * kStageBytes;
-  const auto request = [&](int k) {  // by lane 0
-    const int stage = (k - begin) % kStages;
-    const uint32_t barrier = shared_address(&barriers[warp][stage]);
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(kTiles * (kCodeBytes + kScaleBytes + kFactorBytes))
-                 : "memory");
+  if constexpr (kExperts) begin_kernel();  // which weights: routing says
+
+  // Work items of this block: tiles of outputs, or pairs of an expert's item and a tile.
+  int count, begin = 0;
+  if constexpr (kExperts) {
+    const int64_t all = int64_t{*columns.item_count} * plan.tiles;
+    begin = static_cast<int>(place * all / places);
+    count = static_cast<int>((place + 1) * all / places) - begin;
+  } else {
+    count = place < plan.tiles ? (plan.tiles - place - 1) / places + 1 : 0;
+  }
+  const auto work_at = [&](int i) {
+    Work work;
+    if constexpr (kExperts) {
+      work.item = (begin + i) / plan.tiles;
+      work.tile = (begin + i) % plan.tiles;
+      work.weights = static_cast<const uint8_t*>(columns.parts[columns.items[work.item].expert].codes);
+    } else {
+      work.tile = place + int64_t{i} * places;
+      work.weights = static_cast<const uint8_t*>(part.codes);
+    }
+    return work;
+  };
+  const auto request = [&](int i, int stage) {  // by lane 0
+    const Work work = work_at(i);
+    barrier_expect(arrived[warp][stage], Format::kBytes);
+    bulk_copy(shared_address(ring + stage * Format::kBytes),
+              work.weights + (work.tile * plan.slices.units + unit) * Format::kBytes, Format::kBytes,
+              shared_address(&arrived[warp][stage]));
+  };
+  if (lane == 0 && warp < used)
+    for (int i = 0; i < plan.stages && i < count; ++i) request(i, i);
+  __syncthreads();
+  if constexpr (!kExperts) begin_kernel();  // the weights are on their way while the kernel before ends
+  if (warp >= used || count == 0) return;
+
+  uint4 x0[8];
+  Totals totals[kBlocks];
+  const int* order = nullptr;
+  int rows = static_cast<int>(columns.rows);
+  const auto load_rows = [&](int item) {
+    if constexpr (kExperts) {
+      const ExpertItem of = columns.items[item];
+      order = columns.order + of.first;
+      rows = of.count;
+    }
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      const int64_t block = min(m + j, last_m) * blocks_wide + k;
-      const uint32_t to = shared_address(stages + (stage * kTiles + j) * kStageBytes);
-      bulk_copy(to, static_cast<const uint8_t*>(part.codes) + block * kCodeBytes, kCodeBytes, barrier);
-      bulk_copy(to + kCodeBytes, static_cast<const uint8_t*>(part.scales) + block * kScaleBytes, kScaleBytes, barrier);
-      bulk_copy(to + kCodeBytes + kScaleBytes, static_cast<const uint8_t*>(part.minimums) + block * kFactorBytes, kFactorBytes, barrier);
+    for (int b = 0; b < kBlocks; ++b) {
+      const int column = b * 8 + g;
+      const bool exists = column < rows;
+      int64_t row = column;
+      if constexpr (kExperts) row = exists ? order[column] / static_cast<int>(columns.divisor) : 0;
+      const uint16_t* from = columns.x + row * columns.padded + unit * 256;
+      uint4 v[8];
+#pragma unroll
+      for (int j = 0; j < 8; ++j) v[j] = exists ? inputs_at<Format>(from, j, t) : make_uint4(0, 0, 0, 0);
+      totals[b] = totals_of<Format>([&](int j) { return v[j]; });
+#pragma unroll
+      for (int j = 0; j < 8; ++j) {
+        if (b == 0) x0[j] = v[j];
+        else *reinterpret_cast<uint4*>(kept + j * 512 + lane * 16) = v[j];  // read by this lane alone
+      }
     }
   };
-  if (lane == 0) {
-    for (int s = 0; s < kStages; ++s)
-      asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&barriers[warp][s])) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    for (int k = begin; k < end && k < begin + kStages; ++k) request(k);
-  }
-  __syncwarp();
-  if constexpr (!kExperts) begin_kernel();  // the weights are on their way while the kernel before ends
-  const uint16_t* x[kBlocks];
-#pragma unroll
-  for (int b = 0; b < kBlocks; ++b) {
-    int row = first_column + b * 8 + g;
-    if constexpr (kExperts) row = order[g < count ? g : 0] / columns.divisor;
-    x[b] = columns.x + static_cast<int64_t>(row) * columns.padded + t * 8;
-  }
-  const uint32_t ones[4] = {0x3F803F80u, 0x3F803F80u, 0x3F803F80u, 0x3F803F80u};
-  for (int p = first_part; p < last_part; ++p) {
-    float sum[kTiles][kBlocks][4] = {};
-    for (int k = boundary(p); k < boundary(p + 1); ++k) {
-      const int turn = k - begin, stage = turn % kStages;
-      const uint8_t* at = stages + stage * kTiles * kStageBytes;
-      // Outputs g and g + 8 of columns 2 t and 2 t + 1, over the super-block's sub-blocks.
-      float scaled[kTiles][kBlocks][4] = {}, least[kTiles][kBlocks][4] = {};
-      wait_for(shared_address(&barriers[warp][stage]), static_cast<uint32_t>(turn / kStages & 1));
-#pragma unroll
-      for (int tile = 0; tile < 4; ++tile) {
-        uint4 v[kBlocks][2];
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) v[b][h] = *reinterpret_cast<const uint4*>(x[b] + static_cast<int64_t>(k) * 256 + tile * 64 + h * 32);
-        float total[kBlocks][2][4] = {};
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            mma(total[b][h], ones, v[b][h].x, v[b][h].y);
-            mma(total[b][h], ones, v[b][h].z, v[b][h].w);
-          }
-#pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          const uint8_t* from = at + j * kStageBytes;
-          const uint4 c = *reinterpret_cast<const uint4*>(from + tile * 512 + lane * 16);
-          const uint2 scales = *reinterpret_cast<const uint2*>(from + kCodeBytes + tile * 64 + g * 8);
-#pragma unroll
-          for (int h = 0; h < 2; ++h) {
-            const uint32_t low = h ? c.y : c.x, high = h ? c.w : c.z, s = h ? scales.y : scales.x;
-            const uint32_t a0[4] = {codes(low, 0), codes(high, 0), codes(low, 1), codes(high, 1)};
-            const uint32_t a1[4] = {codes(low, 2), codes(high, 2), codes(low, 3), codes(high, 3)};
-            const float scale[2] = {small(s, 0), small(s, 2)}, minimum[2] = {small(s, 1), small(s, 3)};
-#pragma unroll
-            for (int b = 0; b < kBlocks; ++b) {
-              float dot[4] = {};
-              mma(dot, a0, v[b][h].x, v[b][h].y);
-              mma(dot, a1, v[b][h].z, v[b][h].w);
-#pragma unroll
-              for (int i = 0; i < 4; ++i) {
-                scaled[j][b][i] = fma(scale[i / 2], dot[i], scaled[j][b][i]);
-                least[j][b][i] = fma(minimum[i / 2], total[b][h][i], least[j][b][i]);
-              }
-            }
-          }
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        const uint2 factors = *reinterpret_cast<const uint2*>(at + j * kStageBytes + kCodeBytes + kScaleBytes + g * 8);
-#pragma unroll
-        for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const uint32_t f = i < 2 ? factors.x : factors.y;
-            sum[j][b][i] = fma(half_of(f, 0), scaled[j][b][i], sum[j][b][i]);
-            sum[j][b][i] = fma(-half_of(f, 1), least[j][b][i], sum[j][b][i]);
-          }
-      }
-      __syncwarp();
-      if (lane == 0 && k + kStages < end) request(k + kStages);
+  // Sixteen outputs of a tile: a lane takes four of one column.
+  const auto add_up = [&](int i) {
+    const int buffer = i % kBuffers<kBlocks>;
+    barrier_wait(complete[buffer], static_cast<uint32_t>(i / kBuffers<kBlocks> & 1));
+    const Work work = work_at(i);
+    const int* to = nullptr;
+    int existing = static_cast<int>(columns.rows);
+    if constexpr (kExperts) {
+      const ExpertItem of = columns.items[work.item];
+      to = columns.order + of.first;
+      existing = of.count;
     }
 #pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      float* to = sums + (static_cast<int64_t>(j) * split.parts + p) * kBlocks * 8 * 17;
+    for (int b = 0; b < kBlocks; ++b) {
+      const int column = b * 8 + lane / 4, output = lane % 4 * 4;
+      const float* from =
+          values + static_cast<size_t>(buffer) * warps * kValues<kBlocks> + column * kColumnStride + output;
+      float sum[4] = {};
+      for (int w = 0; w < used; ++w) {
+        const float4 v = *reinterpret_cast<const float4*>(from + w * kValues<kBlocks>);
+        sum[0] = __fadd_rn(sum[0], v.x);
+        sum[1] = __fadd_rn(sum[1], v.y);
+        sum[2] = __fadd_rn(sum[2], v.z);
+        sum[3] = __fadd_rn(sum[3], v.w);
+      }
+      if (column < existing) {
+        const int64_t row = kExperts ? to[column] : column, o = work.tile * 16 + output;
+        float* out = columns.out + slice * plan.plane + row * columns.stride + columns.first + o;
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        to[(b * 8 + 2 * t) * 17 + g] = sum[j][b][0];
-        to[(b * 8 + 2 * t + 1) * 17 + g] = sum[j][b][1];
-        to[(b * 8 + 2 * t) * 17 + g + 8] = sum[j][b][2];
-        to[(b * 8 + 2 * t + 1) * 17 + g + 8] = sum[j][b][3];
+        for (int j = 0; j < 4; ++j)
+          if (o + j < part.rows) out[j] = sum[j];
       }
     }
-  }
-  __syncthreads();
+    __syncwarp();
+    if (lane == 0) barrier_arrive(vacant[buffer]);
+  };
+
+  int item = -1, stage = 0, turn = 0;
+  if constexpr (!kExperts) load_rows(0);
+#pragma unroll 1
+  for (int i = 0; i < count; ++i) {
+    if constexpr (kExperts) {
+      const int next = (begin + i) / plan.tiles;
+      if (next != item) load_rows(item = next);
+    }
+    barrier_wait(arrived[warp][stage], static_cast<uint32_t>(turn));
+    float values_of[1][kBlocks][4];
+    super_blocks<1, kBlocks>(
+        Format{}, ring + stage * Format::kBytes,
+        [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
+        [&](int b) { return totals[b]; }, values_of);
+    const auto& value = values_of[0];
+    __syncwarp();
+    if (lane == 0 && i + plan.stages < count) request(i + plan.stages, stage);
+    if (++stage == plan.stages) stage = 0, turn ^= 1;
+
+    const int buffer = i % kBuffers<kBlocks>;
+    if (i >= kBuffers<kBlocks>) barrier_wait(vacant[buffer], static_cast<uint32_t>((i / kBuffers<kBlocks> - 1) & 1));
+    float* to = values + (static_cast<size_t>(buffer) * warps + warp) * kValues<kBlocks>;
 #pragma unroll
-  for (int j = 0; j < kTiles; ++j)
-    add_parts<kBlocks, kExperts>(sums + static_cast<int64_t>(j) * split.parts * kBlocks * 8 * 17, split, columns, part.rows, m + j, first_column,
-                                 count, order);
+    for (int b = 0; b < kBlocks; ++b) {
+      if (b * 8 + 2 * t >= rows) continue;
+      to[(b * 8 + 2 * t) * kColumnStride + g] = value[b][0];
+      to[(b * 8 + 2 * t + 1) * kColumnStride + g] = value[b][1];
+      to[(b * 8 + 2 * t) * kColumnStride + g + 8] = value[b][2];
+      to[(b * 8 + 2 * t + 1) * kColumnStride + g + 8] = value[b][3];
+    }
+    __syncwarp();
+    if (lane == 0) barrier_arrive(complete[buffer]);
+    if (i > 0 && (i - 1) % used == warp) add_up(i - 1);
+  }
+  if ((count - 1) % used == warp) add_up(count - 1);
 }
 
-template <int kBlocks, int kTiles, bool kExperts>
-void run(const Part& part, const Columns& columns, unsigned wide, cudaStream_t stream) {
-  const Split split = split_of(part);
-  const unsigned warps = static_cast<unsigned>(split.parts < kMostWarps<kBlocks> ? split.parts : kMostWarps<kBlocks>);
-  const auto kernel = q4k_products<kBlocks, kTiles, kExperts>;
-  static const bool allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   kMostShared) == cudaSuccess;
+int multiprocessors() {
+  static const int count = [] {
+    int n = 0;
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+    return n > 0 ? n : 1;
+  }();
+  return count;
+}
+
+// Of one multiprocessor. Eight columns leave room for the small kernels between products.
+template <int kBlocks>
+constexpr int kShared = kBlocks == 1 ? 208 * 1024 : 226 * 1024;
+
+template <int kBlocks>
+size_t fixed_bytes(int warps) {
+  return static_cast<size_t>(warps) *
+         (kBuffers<kBlocks> * kValues<kBlocks> * sizeof(float) + (kBlocks > 1 ? kKeptBytes : 0));
+}
+
+template <class Format, int kBlocks, bool kExperts>
+void run(const Part& part, const Columns& columns, int64_t plane, int64_t most_items, Queue& queue) {
+  const Slices slices = slices_of<Format>(part.cols);
+  const int warps = slices.most(), tiles = static_cast<int>((part.rows + 15) / 16);
+  // Blocks on a multiprocessor: few idle in the last round, many warps to hide latencies.
+  const int64_t items = int64_t{tiles} * slices.count * most_items;
+  const int most = std::max(1, std::min(kExperts ? 24 : 4, (kBlocks > 1 ? 20 : 24) / warps));
+  int resident = 1;
+  double best = 0;
+  for (int n = 1; n <= most; ++n) {
+    const int64_t blocks = int64_t{n} * multiprocessors(), rounds = (items + blocks - 1) / blocks;
+    const double busy = static_cast<double>(items) / static_cast<double>(rounds * blocks),
+                 score = busy * n * warps / (n * warps + 6);
+    if (score > best) resident = n, best = score;
+  }
+  const size_t room = kShared<kBlocks> / static_cast<size_t>(resident), fixed = fixed_bytes<kBlocks>(warps);
+  const int stages = std::clamp(
+      static_cast<int>((room - std::min(room, fixed)) / (static_cast<size_t>(warps) * Format::kBytes)), 1, kMostStages);
+  const int places = static_cast<int>(
+      std::min<int64_t>(int64_t{resident} * multiprocessors() / slices.count, int64_t{tiles} * most_items));
+  const auto kernel = few_rows<Format, kBlocks, kExperts>;
+  static const bool allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared<kBlocks>) == cudaSuccess;
   static_cast<void>(allowed);
-  const size_t shared = warps * size_t{kStages * kTiles * kStageBytes} + kTiles * sums_bytes<kBlocks>(split);
-  Launch{dim3(wide, static_cast<unsigned>((part.rows + 16 * kTiles - 1) / (16 * kTiles))), 32 * warps, shared, stream}(kernel, part, split, columns);
+  const size_t shared = static_cast<size_t>(warps) * stages * Format::kBytes + fixed;
+  Launch{static_cast<unsigned>(std::max(places, 1) * slices.count), static_cast<unsigned>(32 * warps), shared, queue}(
+      kernel, part, Plan{slices, tiles, stages, plane}, columns);
 }
 
 }  // namespace
 
-void run_q4k(const Part& part, const Columns& columns, cudaStream_t stream) {
-  // Eight columns are cheap to read again; of sixteen, two tiles of outputs share a read where there are enough of them (measured with
-  // cuda_bench --products on an H200: 52 us against 58 for 34816 x 5120 and 8 rows, 70 against 96 for 16).
-  const bool many = part.rows >= 16 * 1024 && split_of(part).parts <= 12;
-  if (columns.rows <= 8) {
-    run<1, 1, false>(part, columns, 1, stream);
-  } else if (columns.rows <= 16) {
-    if (many) run<2, 2, false>(part, columns, 1, stream);
-    else run<2, 1, false>(part, columns, 1, stream);
-  } else {
-    run<4, 2, false>(part, columns, static_cast<unsigned>((columns.rows + 31) / 32), stream);
-  }
+int super_block_slices(const Part& part) {
+  return (part.layout == Layout::kQ4K ? slices_of<Q4K>(part.cols) : slices_of<Q6K>(part.cols)).count;
 }
 
-void run_q4k_experts(const Part& like, const Columns& columns, int item_limit, cudaStream_t stream) {
-  run<1, 1, true>(like, columns, static_cast<unsigned>(item_limit), stream);
+void run_few(const Part& part, const Columns& columns, int64_t plane, Queue& queue) {
+  const bool four = part.layout == Layout::kQ4K;
+  if (columns.rows <= 8)
+    four ? run<Q4K, 1, false>(part, columns, plane, 1, queue) : run<Q6K, 1, false>(part, columns, plane, 1, queue);
+  else four ? run<Q4K, 2, false>(part, columns, plane, 1, queue) : run<Q6K, 2, false>(part, columns, plane, 1, queue);
+}
+
+void run_few_experts(const Part& like, const Columns& columns, int64_t plane, int item_limit, Queue& queue) {
+  if (like.layout == Layout::kQ4K) run<Q4K, 1, true>(like, columns, plane, item_limit, queue);
+  else run<Q6K, 1, true>(like, columns, plane, item_limit, queue);
 }
 
 }  // namespace foretoken::cuda

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs every check of the CUDA backend on a machine with a GPU and prints a short table last. It builds nothing: FOLDER is what
-# collect.sh made. usage: check.sh FOLDER [STEP...], from the repository's root. Steps: ops draft model run certify sanitize products
-# speed27 speeda3b; the first five by default.
+# collect.sh made. usage: check.sh FOLDER [STEP...], from the repository's root. Steps: ops fusion draft model run certify sanitize products
+# speed27 speeda3b profile27 profilea3b; the first six by default.
 set -uo pipefail
 folder=$(realpath "${1:?usage: check.sh FOLDER [STEP...]}")
 shift
 steps=("$@")
-(( ${#steps[@]} )) || steps=(ops draft model run certify)
+(( ${#steps[@]} )) || steps=(ops fusion draft model run certify)
 logs=${OUT:-$(mktemp -d)}
 export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 table=()
@@ -38,12 +38,33 @@ PY
   done
 }
 
-export folder
-export -f same_text
+profile() {  # shape: time of each kernel alone, of four layers and the head
+  FORETOKEN_CUDA_GRAPHS=0 ncu --clock-control none --metrics gpu__time_duration.sum --csv --page raw --log-file "$logs/profile_$1.csv" \
+    "$folder/cuda_bench" --shape "$1" --layers 4 --rows 1,8 --rounds 1 --prefill 512 --prefix 1024 > "$logs/profile_$1.out" 2>&1
+  python3 - "$logs/profile_$1.csv" <<'PY'
+import csv, sys
+rows = [r for r in csv.reader(line for line in open(sys.argv[1]) if line.startswith('"'))]
+head = rows[0]
+name, grid, block = head.index("Kernel Name"), head.index("Grid Size"), head.index("Block Size")
+time = head.index("gpu__time_duration.sum")
+unit = {"ns": 1e-3, "us": 1, "usecond": 1, "nsecond": 1e-3, "ms": 1e3, "msecond": 1e3}[rows[1][time]]
+kernels = {}
+for r in rows[2:]:
+    key = (r[name].split("(")[0].replace("void ", "").replace("foretoken::cuda::", ""), r[grid].replace(" ", ""), r[block].replace(" ", ""))
+    kernels.setdefault(key, []).append(float(r[time].replace(",", "")) * unit)
+for key, times in kernels.items():
+    if "pack" not in key[0]:
+        print("%-42s %-16s %-12s %4d x %8.1f us" % (key[0][:42], key[1], key[2], len(times), sorted(times)[len(times) // 2]))
+PY
+}
+
+export folder logs
+export -f same_text profile
 
 for name in "${steps[@]}"; do
   case "$name" in
     ops) test_step ops 'CudaOps.*' ;;
+    fusion) test_step fusion 'CudaFusion.*' ;;
     draft) test_step draft 'CudaDraft.*' ;;
     model) test_step model 'CudaModel.*' ;;
     run) step run bash -c same_text ;;
@@ -51,6 +72,8 @@ for name in "${steps[@]}"; do
     sanitize) step sanitize compute-sanitizer --error-exitcode 9 "$folder/cuda_test" --gtest_brief=1 --gtest_filter='CudaOps.ProductsOfEveryFormat:CudaOps.Moe:CudaModel.*' ;;
     products) step products "$folder/cuda_bench" --products ;;
     speed27) step speed27 "$folder/cuda_bench" --shape 27b ;;
+    profile27) step profile27 bash -c 'profile 27b' ;;
+    profilea3b) step profilea3b bash -c 'profile a3b' ;;
     speeda3b) step speeda3b "$folder/cuda_bench" --shape a3b ;;
     *) table+=("$name|unknown step|") ;;
   esac

@@ -9,7 +9,7 @@ programs=("$build/foretoken" "$build/tests/cuda/cuda_test" "$build/bench/cuda_be
 for program in "${programs[@]}" "$build/libforetoken_cuda.so"; do
   [[ -e "$program" ]] || continue
   strip -o "$folder/$(basename "$program")" "$program"
-  ldd "$program" | awk '/=> \//{print $3}' | grep -E '/lib(fmt|crypto|utf8proc|pcre2-8|simdjson|edit|bsd|md|tinfo|stdc\+\+|gcc_s)\.' |
+  ldd "$program" | awk '/=> \//{print $3}' | grep -vE '/(ld-linux[^/]*|lib(c|m|dl|rt|pthread|resolv))\.so' |
     xargs -r cp -Lnt "$folder/lib" || true
 done
 for bundle in qwen35/model-f32.gguf qwen35moe/model-f32.gguf qwen3next/model-bf16.gguf quant/model.gguf quantmoe/model.gguf; do

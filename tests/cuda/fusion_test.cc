@@ -1,0 +1,230 @@
+// What the CUDA backend runs together has the bits of its operators one by one: a download between two operators keeps
+// them apart. Also passes that the backend has seen before, whose launches are one graph. Without a device nothing
+// runs.
+#include <cmath>
+#include <cstring>
+
+#include "support/ops_world.h"
+
+namespace foretoken::test {
+namespace {
+
+class CudaFusion : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto made = make_cuda_backend();
+    if (!made) GTEST_SKIP() << "no device";
+    backend_ = *std::move(made);
+  }
+
+  // Rows in the device's memory, random from `seed` on.
+  struct Rows {
+    Buffer memory;
+    View view;
+  };
+  Rows rows(int64_t count, int64_t cols, uint64_t seed, float scale = 1.0f, float offset = 0.0f) {
+    Rows r{backend_->allocate(static_cast<size_t>(count * cols) * sizeof(float)), {}};
+    r.view = r.memory.view(count, cols);
+    Random random(seed);
+    std::vector<float> values(static_cast<size_t>(count * cols));
+    for (float& v : values) v = random.value() * scale + offset;
+    backend_->upload(View::of(values.data(), count, cols), r.view);
+    return r;
+  }
+  std::vector<float> values(View view) {
+    std::vector<float> host(static_cast<size_t>(view.rows * view.cols));
+    backend_->download(view, View::of(host.data(), view.rows, view.cols));
+    return host;
+  }
+  std::vector<float> values(const float* data, size_t count) {
+    return values(View::of(const_cast<float*>(data), 1, static_cast<int64_t>(count)));
+  }
+  void apart(bool apart) {
+    if (apart) values(View::of(reinterpret_cast<float*>(mark_.data()), 1, 1));
+  }
+  MatrixPtr random_q4k(int64_t outputs, int64_t cols, uint64_t seed) {
+    Random random(seed);
+    std::vector<std::byte> bytes(static_cast<size_t>(outputs) * row_bytes(QuantFormat::kQ4_K, cols));
+    for (std::byte& b : bytes) b = static_cast<std::byte>(random.bits());
+    const F16 d = to_f16(1e-3f), least = to_f16(7e-3f);
+    for (size_t at = 0; at < bytes.size(); at += 144) {
+      std::memcpy(bytes.data() + at, &d, 2);
+      std::memcpy(bytes.data() + at + 2, &least, 2);
+    }
+    const MatrixSource source{"weight", QuantFormat::kQ4_K, outputs, cols, bytes, {}, {}};
+    raw_ = std::move(bytes);
+    return backend_->pack({&source, 1});
+  }
+
+  std::unique_ptr<Backend> backend_;
+  Buffer mark_ = Buffer();
+  std::vector<std::byte> raw_;  // of the last random_q4k
+};
+
+// Many tiles a block of threads, several slices, and both kernels: against sums in double, and every row count against
+// the widest.
+TEST_F(CudaFusion, LargeProducts) {
+  for (const auto& [outputs, cols] :
+       {std::pair<int64_t, int64_t>(17000, 5120), std::pair<int64_t, int64_t>(9001, 512),
+        std::pair<int64_t, int64_t>(600, 17408), std::pair<int64_t, int64_t>(2000, 6144)}) {
+    const MatrixPtr matrix = random_q4k(outputs, cols, 3);
+    const int most = 40;
+    const Rows x = rows(most, cols, 4), out = rows(most, outputs, 5);
+    backend_->linear(x.view, *matrix, out.view);
+    const std::vector<float> inputs = values(x.view), whole = values(out.view);
+    std::vector<float> w(static_cast<size_t>(cols));
+    double difference = 0, size = 0;
+    for (int64_t o = 0; o < outputs; o += 37) {
+      const size_t stride = row_bytes(QuantFormat::kQ4_K, cols);
+      dequantize(QuantFormat::kQ4_K, std::span(raw_).subspan(static_cast<size_t>(o) * stride, stride), w);
+      for (int r : {0, 7, 39}) {
+        double sum = 0;
+        for (int64_t k = 0; k < cols; ++k)
+          sum +=
+              double{w[static_cast<size_t>(k)]} * double{to_float(to_bf16(inputs[static_cast<size_t>(r * cols + k)]))};
+        const double d = double{whole[static_cast<size_t>(r * outputs + o)]} - sum;
+        difference += d * d;
+        size += sum * sum;
+      }
+    }
+    EXPECT_GT(size, 0);
+    EXPECT_LT(std::sqrt(difference / size), 2e-5) << outputs << " x " << cols;
+    for (int count : {1, 2, 5, 8, 9, 16, 17, 33}) {
+      const Rows part = rows(count, outputs, 6);
+      backend_->linear(x.view.row_range(3, 3 + count), *matrix, part.view);
+      const std::vector<float> got = values(part.view);
+      EXPECT_EQ(std::memcmp(got.data(), whole.data() + 3 * outputs, got.size() * sizeof(float)), 0)
+          << outputs << " x " << cols << ", " << count << " rows";
+    }
+  }
+}
+
+// A product whose slices are added by the sum and norm behind it.
+TEST_F(CudaFusion, ProductSumNorm) {
+  mark_ = backend_->allocate(64);
+  const MatrixPtr matrix = random_q4k(512, 17408, 7);
+  for (int count : {1, 3, 16, 40}) {
+    std::vector<float> results[2];
+    for (const bool separate : {false, true}) {
+      const Rows in = rows(count, 17408, 8), mixed = rows(count, 512, 9), x = rows(count, 512, 10),
+                 w = rows(1, 512, 11), out = rows(count, 512, 12);
+      backend_->linear(in.view, *matrix, mixed.view);
+      apart(separate);
+      backend_->add(mixed.view, x.view);
+      apart(separate);
+      backend_->rms_norm(x.view, w.view, 1e-6f, out.view);
+      for (View v : {mixed.view, x.view, out.view}) {
+        const std::vector<float> more = values(v);
+        results[separate].insert(results[separate].end(), more.begin(), more.end());
+      }
+    }
+    EXPECT_TRUE(is_informative(View::of(results[0].data(), 1, static_cast<int64_t>(results[0].size()))));
+    EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0)
+        << count << " rows";
+  }
+}
+
+// Convolution, delta rule and gated norm of chains and trees of several lanes, everything that they write.
+TEST_F(CudaFusion, DeltaNet) {
+  mark_ = backend_->allocate(64);
+  const std::vector<int16_t> tree = {-1, 0, 1, 1, 2, 3, 4, 0, 7, 5, 9, 10, 6};  // 13 rows: over a chunk of eight
+  struct Plan {
+    int rows, settled;
+    std::vector<int16_t> parent;
+  };
+  const std::vector<std::vector<Plan>> passes = {{{1, 1, {}}},
+                                                 {{1, 0, {}}},
+                                                 {{8, 1, {}}},
+                                                 {{20, 20, {}}},
+                                                 {{19, 3, {}}},
+                                                 {{13, 1, tree}},
+                                                 {{13, 1, tree}, {2, 0, {}}, {9, 9, {}}}};
+  for (const DeltaShape& shape :
+       {DeltaShape{2, 6, 128, 128, 4, false}, DeltaShape{2, 4, 128, 128, 4, true}, DeltaShape{2, 4, 64, 64, 4, false}})
+    for (size_t p = 0; p < passes.size(); ++p) {
+      std::vector<float> results[2];
+      for (const bool separate : {false, true}) {
+        std::vector<LaneRows> lanes;
+        std::vector<Rows> memory;
+        std::vector<DeltaMemory> memories;
+        int count = 0;
+        const int channels = shape.channels(), values_wide = shape.value_heads * shape.value_dim;
+        for (const Plan& plan : passes[p]) {
+          lanes.push_back({count, plan.rows, 5, plan.settled, plan.parent});
+          count += plan.rows;
+          memory.push_back(
+              rows(1, static_cast<int64_t>(shape.state_floats() + shape.tail_floats()), 20 + lanes.size()));
+          const int64_t tape =
+              plan.rows * (int64_t{shape.value_heads} + shape.key_heads * shape.key_dim + values_wide + channels);
+          DeltaMemory m{
+              .state = memory.back().view.f32(), .tail = memory.back().view.f32() + shape.state_floats(), .tape = {}};
+          memory.push_back(rows(1, tape, 30));
+          float* at = memory.back().view.f32();
+          m.tape = {at, at + plan.rows * shape.value_heads,
+                    at + plan.rows * (shape.value_heads + shape.key_heads * shape.key_dim),
+                    at + plan.rows * (shape.value_heads + shape.key_heads * shape.key_dim + values_wide)};
+          memories.push_back(m);
+        }
+        const Rows packed = rows(count, channels + values_wide, 13), weight = rows(channels, shape.kernel, 14),
+                   conv = rows(count, channels, 15), core = rows(count, values_wide, 16),
+                   factors = rows(count, 2 * shape.value_heads, 17),
+                   rate = rows(1, shape.value_heads, 18, 0.05f, -0.5f), bias = rows(1, shape.value_heads, 19),
+                   norm = rows(1, shape.value_dim, 20);
+        const Batch batch{{}, lanes, {}};
+        backend_->causal_conv(packed.view, weight.view, shape, batch, memories, conv.view);
+        apart(separate);
+        backend_->delta_rule(conv.view, factors.view, rate.view, bias.view, shape, batch, memories, core.view);
+        apart(separate);
+        backend_->gated_norm(core.view, packed.view.columns(channels, channels + values_wide), norm.view, 1e-6f,
+                             p % 2 == 0, core.view);
+        std::vector<float>& all = results[separate];
+        for (View v : {conv.view, core.view}) {
+          const std::vector<float> more = values(v);
+          all.insert(all.end(), more.begin(), more.end());
+        }
+        for (const Rows& m : memory) {
+          const std::vector<float> more = values(m.view);
+          all.insert(all.end(), more.begin(), more.end());
+        }
+      }
+      ASSERT_EQ(results[0].size(), results[1].size());
+      size_t differing = 0;
+      for (size_t i = 0; i < results[0].size(); ++i) differing += std::memcmp(&results[0][i], &results[1][i], 4) != 0;
+      EXPECT_EQ(differing, 0u) << "heads " << shape.key_heads << "/" << shape.value_heads << " of " << shape.key_dim
+                               << ", pass " << p << ", of " << results[0].size();
+    }
+}
+
+// The same launches again, first one by one, then as a graph, with other data and other addresses.
+TEST_F(CudaFusion, RepeatedPasses) {
+  mark_ = backend_->allocate(64);
+  const MatrixPtr matrix = random_q4k(256, 256, 21);
+  const Rows w = rows(1, 256, 22);
+  std::vector<Rows> places;
+  for (uint64_t i = 0; i < 3; ++i) places.push_back(rows(4, 256, 40 + i));
+  for (int turn = 0; turn < 8; ++turn) {
+    std::vector<float> results[2];
+    for (const bool separate : {true, false}) {
+      const Rows start = rows(4, 256, 50 + static_cast<uint64_t>(turn));
+      const Rows& x = places[static_cast<size_t>(turn % 3)];
+      const Rows h = rows(4, 256, 60);
+      backend_->copy(start.view, x.view);
+      const std::vector<int> order = {3, turn % 4, 1, 0};
+      for (int i = 0; i < 12; ++i) {
+        backend_->linear(x.view, *matrix, h.view);
+        apart(separate);
+        backend_->rms_norm(h.view, w.view, 1e-6f, h.view);
+        apart(separate);
+        backend_->gather_rows(h.view, order, x.view);
+        apart(separate);
+      }
+      results[separate] = values(x.view);
+    }
+    EXPECT_TRUE(is_informative(View::of(results[0].data(), 1, static_cast<int64_t>(results[0].size()))));
+    EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0)
+        << "turn " << turn;
+  }
+}
+
+}  // namespace
+}  // namespace foretoken::test
