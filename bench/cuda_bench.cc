@@ -28,6 +28,7 @@ struct Options {
   int layers = 0, prefill = 512, prefix = 1024, rounds = 15;
   double read_limit = 4.45;  // TB/s of a streaming read on an H200, measured
   bool products = false;
+  int copies = 3;
 };
 
 // Random Q4_K blocks with factors that keep activations small; matrices take windows of it.
@@ -157,7 +158,7 @@ int run(const Options& o) {
                                         std::pair<int64_t, int64_t>(16480, 5120), std::pair<int64_t, int64_t>(5120, 6144),
                                         std::pair<int64_t, int64_t>(248320, 5120)}) {
       std::vector<MatrixPtr> copies;
-      for (int i = 0; i < 3; ++i) {
+      for (int i = 0; i < o.copies; ++i) {
         const MatrixSource source = blocks.source(outputs, cols);
         copies.push_back(backend.pack({&source, 1}));
       }
@@ -176,7 +177,7 @@ int run(const Options& o) {
         for (int round = 0; round < 6; ++round) {
           backend.download(one, host);
           const double begin = seconds();
-          for (int i = 0; i < repeats; ++i) backend.linear(x, *copies[static_cast<size_t>(i % 3)], y);
+          for (int i = 0; i < repeats; ++i) backend.linear(x, *copies[static_cast<size_t>(i % o.copies)], y);
           backend.download(one, host);
           times.push_back((seconds() - begin) / repeats);
         }
@@ -261,6 +262,7 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", o.rounds, "Timed passes of each kind")->capture_default_str();
   app.add_option("--kv-format", o.kv, "f32, bf16 or int8")->capture_default_str();
   app.add_option("--read-limit", o.read_limit, "TB/s of a streaming read")->capture_default_str();
+  app.add_option("--copies", o.copies, "Matrices that take turns with --products; 1: what fits stays in the cache")->capture_default_str();
   app.add_flag("--products", o.products, "Time single products instead of passes");
   CLI11_PARSE(app, argc, argv);
   return foretoken::run(o);

@@ -1,15 +1,12 @@
 // Gated softmax attention over pages. A block of threads takes one row, one K/V head with its query heads, and one span
 // of 512 logical positions; inside it the operations and their order are the reference's (docs/numerics.md section 4),
 // whoever computes them: a lane a position for the scores, a thread a dimension for the weighted values.
-#include "cuda/device.cuh"
-#include "cuda/kernels.h"
+#include "cuda/attention.cuh"
 
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kMaxDim = 256;
 constexpr int kThreads = 512;                           // one warp a block of 32 positions
-constexpr int kSpanBlocks = kSpanTokens / kPageTokens;  // 16
 static_assert(kSpanBlocks == kThreads / 32);
 
 unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
@@ -94,29 +91,6 @@ __global__ void __launch_bounds__(128)
 }
 
 // ---- Spans
-
-struct SpanTask {
-  Rows queries, packed, out;
-  HeadShape shape;
-  PassDesc pass;
-  KvLayout layout;
-  int layer, first_row, spans, head_groups;  // head_groups: blocks per K/V head
-  float* partial;                            // [rows][query_heads][spans][dim + 2]: m, l, o
-  uint16_t* bf16;                            // the result once more, or null
-};
-
-FORETOKEN_DEVICE void put_result(const SpanTask& task, int64_t row, int64_t head, int d, float o, float l) {
-  const int64_t dim = task.shape.dim, c = head * dim + d;
-  const float gate = task.packed.data[row * task.packed.stride + (2 * head + 1) * dim + d];
-  const float v = __fmul_rn(__fdiv_rn(o, l), sigmoid(gate));
-  task.out.data[row * task.out.stride + c] = v;
-  if (task.bf16) task.bf16[row * task.out.cols + c] = __bfloat16_as_ushort(to_bf16(v));
-}
-
-// Where a logical position of a row lies.
-FORETOKEN_DEVICE int64_t slot_of(int64_t position, int64_t prefix, const int32_t* path) {
-  return position < prefix ? position : prefix + path[position - prefix];
-}
 
 template <KvFormat kFormat, int kHeads>
 __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
@@ -312,6 +286,7 @@ constexpr int kEnoughBlocks = 128;
 
 template <KvFormat kFormat>
 void run_spans(SpanTask task, int rows, Queue& queue) {
+  if (kFormat == KvFormat::kBF16 && run_staged_spans(task, rows, queue)) return;
   const int group = task.shape.query_heads / task.shape.kv_heads;
   const auto launch = [&](auto kernel, int heads) {
     task.head_groups = (group + heads - 1) / heads;

@@ -219,35 +219,57 @@ __global__ void __launch_bounds__(kColumns)
   }
 }
 
-// One thread a cell, rows in ascending order; the last block row of threads advances the tail. Lanes of one shape in
-// turn.
-__global__ void replay_kernel(DeltaShape shape, const DeltaMemory* lanes, const int32_t* rows, int64_t cell_blocks) {
+constexpr int kReplayKeys = 8;  // of a thread, by four columns
+
+// Rows in ascending order. Threads of the blocks from `state_blocks` on advance a channel of the tail each. Lanes of one shape in turn.
+template <bool kVector>
+__global__ void __launch_bounds__(128) replay_kernel(DeltaShape shape, const DeltaMemory* lanes, const int32_t* rows, int64_t state_blocks) {
   begin_kernel();
   const DeltaMemory lane = lanes[blockIdx.y];
   const int count = *rows++;
-  if (blockIdx.x >= cell_blocks) {
-    const int c =
-        static_cast<int>(blockIdx.x - cell_blocks) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+  if (blockIdx.x >= state_blocks) {
+    const int c = static_cast<int>(blockIdx.x - state_blocks) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     const int channels = shape.channels();
     if (c >= channels) return;
-    advance_tail(shape, lane.tail, c, count,
-                 [&](int i) { return lane.tape.conv_row[static_cast<int64_t>(rows[i]) * channels + c]; });
+    advance_tail(shape, lane.tail, c, count, [&](int i) { return lane.tape.conv_row[static_cast<int64_t>(rows[i]) * channels + c]; });
     return;
   }
-  const int64_t cell = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
-  const int64_t per_head = static_cast<int64_t>(shape.key_dim) * shape.value_dim;
-  if (cell >= per_head * shape.value_heads) return;
-  const int head = static_cast<int>(cell / per_head), key = static_cast<int>(cell % per_head / shape.value_dim);
-  const int column = static_cast<int>(cell % shape.value_dim), key_head = shape.key_head_of(head);
-  float s = lane.state[cell];
+  const int64_t index = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
+  constexpr int kKeys = kVector ? kReplayKeys : 1, kColumns = kVector ? 4 : 1;
+  const int64_t wide = shape.value_dim / kColumns, per_head = shape.key_dim / kKeys * wide;
+  if (index >= per_head * shape.value_heads) return;
+  const int head = static_cast<int>(index / per_head), key = static_cast<int>(index % per_head / wide) * kKeys;
+  const int column = static_cast<int>(index % wide) * kColumns, key_head = shape.key_head_of(head);
+  float* cells = lane.state + (static_cast<int64_t>(head) * shape.key_dim + key) * shape.value_dim + column;
+  const auto load = [](float (&to)[kColumns], const float* from) {
+    if constexpr (kVector) {
+      const float4 v = *reinterpret_cast<const float4*>(from);
+      to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+    } else {
+      to[0] = *from;
+    }
+  };
+  float s[kKeys][kColumns];
+#pragma unroll
+  for (int k = 0; k < kKeys; ++k) load(s[k], cells + static_cast<int64_t>(k) * shape.value_dim);
+#pragma unroll 4
   for (int j = 0; j < count; ++j) {
     const int64_t row = rows[j];
     const float decay = lane.tape.decay[row * shape.value_heads + head];
-    const float k = lane.tape.key[(row * shape.key_heads + key_head) * shape.key_dim + key];
-    const float d = lane.tape.delta[(row * shape.value_heads + head) * shape.value_dim + column];
-    s = fma(k, d, __fmul_rn(decay, s));
+    const float* keys = lane.tape.key + (row * shape.key_heads + key_head) * shape.key_dim + key;
+    float d[kColumns];
+    load(d, lane.tape.delta + (row * shape.value_heads + head) * shape.value_dim + column);
+#pragma unroll
+    for (int k = 0; k < kKeys; ++k)
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) s[k][i] = fma(keys[k], d[i], __fmul_rn(decay, s[k][i]));
   }
-  lane.state[cell] = s;
+#pragma unroll
+  for (int k = 0; k < kKeys; ++k) {
+    float* to = cells + static_cast<int64_t>(k) * shape.value_dim;
+    if constexpr (kVector) *reinterpret_cast<float4*>(to) = make_float4(s[k][0], s[k][1], s[k][2], s[k][3]);
+    else *to = s[k][0];
+  }
 }
 
 }  // namespace
@@ -280,10 +302,13 @@ void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, cons
 
 void launch_commit_delta(const DeltaShape& shape, const DeltaMemory* lanes, int lane_count, const int32_t* rows,
                          Queue& queue) {
-  const unsigned cells = blocks(static_cast<int64_t>(shape.state_floats()), 256),
-                 tail = shape.kernel > 1 ? blocks(shape.channels(), 256) : 0;
-  Launch{dim3(cells + tail, static_cast<unsigned>(lane_count)), 256, 0, queue}(replay_kernel, shape, lanes, rows,
-                                                                               cells);
+  constexpr int kThreads = 128;
+  const bool vector = shape.key_dim % kReplayKeys == 0 && shape.value_dim % 4 == 0;
+  const int64_t cells = static_cast<int64_t>(shape.state_floats());
+  const unsigned state = blocks(vector ? cells / (4 * kReplayKeys) : cells, kThreads), tail = shape.kernel > 1 ? blocks(shape.channels(), kThreads) : 0;
+  const Launch launch{dim3(state + tail, static_cast<unsigned>(lane_count)), kThreads, 0, queue};
+  if (vector) launch(replay_kernel<true>, shape, lanes, rows, state);
+  else launch(replay_kernel<false>, shape, lanes, rows, state);
 }
 
 }  // namespace foretoken::cuda

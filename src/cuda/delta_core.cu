@@ -1,7 +1,7 @@
 // Few rows of the gated delta net in one kernel: convolution, factors, the delta rule and the gated norm, each in the
 // order of its own kernel (delta.cu, elementwise.cu), so with their bits. A block of threads takes a value head of a
 // lane, a thread a column of its state.
-#include "cuda/device.cuh"
+#include "cuda/bulk.cuh"
 #include "cuda/kernels.h"
 
 namespace foretoken::cuda {
@@ -9,53 +9,29 @@ namespace {
 
 constexpr int kTaps = 4;
 constexpr int kChunkRows = 8;
-constexpr int kMostRows = 64;
+constexpr int kMostRows = 32;
+constexpr int kWindowRows = kChunkRows + kTaps - 1;
 
-struct Columns {
-  int query, key, value;  // channels of this thread
+// Threads of a block: the keys' and values' dimension. Loops over the state are short, since code that runs once is slow to fetch.
+template <int kDim>
+struct Memory {
+  float state[kDim][kDim];                       // [key][column]
+  float keys[kMostRows][kDim];                   // of all rows: trees go back to them
+  float queries[kChunkRows][kDim], values[kChunkRows][kDim];
+  float window[kWindowRows][3][kDim];            // what the convolution reads; then gates and results
+  float decays[kChunkRows], betas[kChunkRows], roots[kChunkRows];
+  int last_arrival;
+  uint64_t state_here;
 };
 
-template <int kDim>  // of keys and values; threads of a block
-constexpr int kWarps = kDim / 32;
-
-// silu of the convolution of `count` rows from `first` on, for the thread's three channels.
-template <class Put>
-FORETOKEN_DEVICE void convolve(const Rows& packed, const float (&weight)[3][kTaps], const Columns& of, int channels,
-                               const PassDesc& pass, const LaneDesc& lane, const float* tail, int first, int count,
-                               Put put) {
-  constexpr int kAtOnce = 2;  // rows whose inputs are on their way
-  const int channel[3] = {of.query, of.key, of.value};
-#pragma unroll 1
-  for (int r = 0; r < count; r += kAtOnce) {
-    float x[kAtOnce][3][kTaps];
+// sum_of_squares of two vectors of n by the halves of a warp.
+FORETOKEN_DEVICE float half_sum_of_squares(const float* x, int n) {
+  const int lane = threadIdx.x & 15;
+  float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (r + i >= count) break;
-      const RowDesc desc = pass.rows[lane.first_row + first + r + i];
-      const int32_t* path = pass.paths + desc.path;
-#pragma unroll
-      for (int j = 0; j < kTaps; ++j) {
-        const int at = desc.depth - (kTaps - 1) + j;  // along the path; negative: in the tail
-        const float* from = at >= 0 ? packed.data + (lane.first_row + path[at]) * packed.stride
-                                    : tail + static_cast<int64_t>(kTaps - 1 + at) * channels;
-#pragma unroll
-        for (int k = 0; k < 3; ++k) x[i][k][j] = from[channel[k]];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      if (r + i >= count) break;
-      float y[3];
-#pragma unroll
-      for (int k = 0; k < 3; ++k) {
-        float acc = 0;
-#pragma unroll
-        for (int j = 0; j < kTaps; ++j) acc = fma(weight[k][j], x[i][k][j], acc);
-        y[k] = silu(acc);
-      }
-      put(r + i, y, x[i][0][kTaps - 1], x[i][1][kTaps - 1], x[i][2][kTaps - 1]);
-    }
-  }
+  for (int i = 0; i < n; i += 16) sum = fma(x[i + lane], x[i + lane], sum);
+  for (int s = 8; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, s, 16));
+  return __shfl_sync(0xFFFFFFFFu, sum, 0, 16);
 }
 
 // The last rows of tail ++ settled rows, of one channel.
@@ -69,32 +45,36 @@ FORETOKEN_DEVICE void advance(const Rows& packed, const LaneDesc& lane, float* t
   }
 }
 
+FORETOKEN_DEVICE void four(const float* from, float (&to)[4]) {
+  const float4 v = *reinterpret_cast<const float4*>(from);
+  to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
+}
+
 template <int kDim>
-__global__ void __launch_bounds__(kDim, 1)
-    core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
-  __shared__ __align__(16) float keys[kMostRows][kDim];  // of all rows: trees go back to them
-  __shared__ __align__(16) float queries[kChunkRows][kDim], values[kChunkRows][kDim], outs[kChunkRows][kDim];
-  __shared__ float decays[kChunkRows], betas[kChunkRows];
-  __shared__ int last_arrival;
+__global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  Memory<kDim>& m = *reinterpret_cast<Memory<kDim>*>(shared);
+  constexpr int kWarps = kDim / 32;
   const int c = threadIdx.x, warp = c >> 5, lane_id = c & 31;
   const int head = blockIdx.x, key_head = shape.key_head_of(head), heads = shape.value_heads;
   const int key_columns = shape.key_heads * kDim, channels = shape.channels();
   const int sharing = heads / shape.key_heads;                                         // value heads of a key head
   const bool owns_key = shape.grouped ? head % sharing == 0 : head < shape.key_heads;  // writes what they share
-  const Columns of{key_head * kDim + c, key_columns + key_head * kDim + c, 2 * key_columns + head * kDim + c};
+  const int channel[3] = {key_head * kDim + c, key_columns + key_head * kDim + c, 2 * key_columns + head * kDim + c};
   float weight[3][kTaps];
 #pragma unroll
-  for (int j = 0; j < kTaps; ++j) {
-    weight[0][j] = core.weight[static_cast<int64_t>(of.query) * kTaps + j];
-    weight[1][j] = core.weight[static_cast<int64_t>(of.key) * kTaps + j];
-    weight[2][j] = core.weight[static_cast<int64_t>(of.value) * kTaps + j];
-  }
-  const float decay_rate = core.decay_rate[head], dt_bias = core.dt_bias[head];
+  for (int k = 0; k < 3; ++k)
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) weight[k][j] = core.weight[static_cast<int64_t>(channel[k]) * kTaps + j];
+  const float norm_weight = core.norm[c], decay_rate = core.decay_rate[head], dt_bias = core.dt_bias[head];
   if (!lanes.many) {  // the state comes from far: into L2 while the kernel before ends
     const char* from = reinterpret_cast<const char*>(lanes.one.state + static_cast<int64_t>(head) * kDim * kDim);
 #pragma unroll
-    for (int i = 0; i < kDim * 4 / 128; ++i)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (i * kDim + c) * 128));
+    for (int i = 0; i < kDim * 4 / 128; ++i) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (i * kDim + c) * 128));
+  }
+  if (c == 0) {
+    barrier_init(m.state_here, 1);
+    fence_barriers();
   }
   begin_kernel();
   const LaneDesc lane = pass.lanes[blockIdx.y];
@@ -102,184 +82,243 @@ __global__ void __launch_bounds__(kDim, 1)
   const DeltaMemory memory = lanes[blockIdx.y];
   float* const cells = memory.state + static_cast<int64_t>(head) * kDim * kDim + c;
   const int64_t tape_stride = static_cast<int64_t>(heads) * kDim, out_at = static_cast<int64_t>(head) * kDim + c;
-
-  float state[kDim];
-  const auto load_state = [&] {
-    const float* p = cells;
-#pragma unroll
-    for (int i = 0; i < kDim; ++i) {
-      state[i] = *p;
-      p += kDim;
-      asm volatile(
-          ""
-          : "+l"(
-              p)::"memory");  // an address at a time: 128 of them, kept for the next load, would not fit the registers
-    }
-  };
-  const auto store_state = [&] {
-    float* p = cells;
-#pragma unroll
-    for (int i = 0; i < kDim; ++i) {
-      *p = state[i];
-      p += kDim;
-      asm volatile("" : "+l"(p)::"memory");
-    }
-  };
-  load_state();
+  if (c == 0) {
+    barrier_expect(m.state_here, sizeof(m.state));
+    bulk_copy(shared_address(m.state), cells, sizeof(m.state), shared_address(&m.state_here));
+  }
   int done = -1;       // the lane's row whose state is held; -1: the committed one
-  bool begun = false;  // the state is decayed for the row that comes, and u is its product with the key
+  bool begun = false;  // u is that of the row that comes
   float u = 0;
+  // Rows of a short chain that become the tail, of queries and keys.
+  const bool keeps_tail = lane.chain && lane.rows <= kChunkRows;
+  float tail_rows[kTaps - 1][2] = {};
 #pragma unroll 1
   for (int first = 0; first < lane.rows; first += kChunkRows) {
     const int count = min(kChunkRows, lane.rows - first);
     __syncthreads();
-    convolve(core.packed, weight, of, channels, pass, lane, memory.tail, first, count,
-             [&](int r, const float(&y)[3], float query_in, float key_in, float value_in) {
-               queries[r][c] = y[0];
-               keys[first + r][c] = y[1];
-               values[r][c] = y[2];
-               const int64_t i_row = first + r, row = lane.first_row + i_row;
-               float* conv = core.conv.data + row * core.conv.stride;
-               float* tape = memory.tape.conv_row + i_row * channels;
-               const bool on_tape = i_row >= lane.settled;
-               conv[of.value] = y[2];
-               if (on_tape) tape[of.value] = value_in;
-               if (!owns_key) return;
-               conv[of.query] = y[0];
-               conv[of.key] = y[1];
-               if (on_tape) tape[of.query] = query_in, tape[of.key] = key_in;
-             });
+    // ---- Convolution. Every thread reads and writes its own columns of the window.
+    if (lane.chain) {
+      constexpr int kAtOnce = 6;
+#pragma unroll 1
+      for (int begin = 0; begin < count + kTaps - 1; begin += kAtOnce) {
+        float x[kAtOnce][3];
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const int at = first + begin + i - (kTaps - 1);  // negative: in the tail
+          const float* from = at >= 0 ? core.packed.data + (lane.first_row + int64_t{at}) * core.packed.stride
+                                      : memory.tail + static_cast<int64_t>(kTaps - 1 + at) * channels;
+#pragma unroll
+          for (int k = 0; k < 3; ++k) x[i][k] = begin + i < count + kTaps - 1 ? from[channel[k]] : 0.0f;
+        }
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i)
+          if (begin + i < count + kTaps - 1)
+#pragma unroll
+            for (int k = 0; k < 3; ++k) m.window[begin + i][k][c] = x[i][k];
+      }
+    }
+#pragma unroll 1
+    for (int r = 0; r < count; ++r) {
+      const int64_t i_row = first + r, row = lane.first_row + i_row;
+      int base = r;
+      if (!lane.chain) {
+        base = 0;
+        const RowDesc desc = pass.rows[row];
+        const int32_t* path = pass.paths + desc.path;
+        float x[kTaps][3];
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j) {
+          const int at = desc.depth - (kTaps - 1) + j;  // along the path; negative: in the tail
+          const float* from = at >= 0 ? core.packed.data + (lane.first_row + int64_t{path[at]}) * core.packed.stride
+                                      : memory.tail + static_cast<int64_t>(kTaps - 1 + at) * channels;
+#pragma unroll
+          for (int k = 0; k < 3; ++k) x[j][k] = from[channel[k]];
+        }
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j)
+#pragma unroll
+          for (int k = 0; k < 3; ++k) m.window[j][k][c] = x[j][k];
+      }
+      const bool on_tape = i_row >= lane.settled;
+#pragma unroll
+      for (int k = 0; k < 3; ++k) {
+        float acc = 0, x = 0;
+#pragma unroll
+        for (int j = 0; j < kTaps; ++j) {
+          x = m.window[base + j][k][c];
+          acc = fma(weight[k][j], x, acc);
+        }
+        const float y = silu(acc);
+        (k == 0 ? m.queries[r] : k == 1 ? m.keys[i_row] : m.values[r])[c] = y;
+        if (k < 2 && !owns_key) continue;
+        core.conv.data[row * core.conv.stride + channel[k]] = y;
+        if (on_tape) memory.tape.conv_row[i_row * channels + channel[k]] = x;
+      }
+    }
+    if (keeps_tail) {
+#pragma unroll
+      for (int i = 0; i < kTaps - 1; ++i) {
+        tail_rows[i][0] = m.window[lane.settled + i][0][c];
+        tail_rows[i][1] = m.window[lane.settled + i][1][c];
+        if (lane.settled > 0) memory.tail[static_cast<int64_t>(i) * channels + channel[2]] = m.window[lane.settled + i][2][c];
+      }
+    }
+    // The window's room takes gates and results.
+#pragma unroll 4
+    for (int r = 0; r < count; ++r)
+      m.window[r][0][c] = core.gate.data[(lane.first_row + first + int64_t{r}) * core.gate.stride + out_at];
     if (c < count) {
       const int64_t row = lane.first_row + first + int64_t{c};
       const float* ba = core.beta_alpha.data + row * core.beta_alpha.stride;
       const float decay = exp(__fmul_rn(decay_rate, softplus(__fadd_rn(ba[heads + head], dt_bias))));
-      decays[c] = decay;
-      betas[c] = sigmoid(ba[head]);
+      m.decays[c] = decay;
+      m.betas[c] = sigmoid(ba[head]);
       if (first + c >= lane.settled) memory.tape.decay[(first + int64_t{c}) * heads + head] = decay;
     }
     __syncthreads();
-    for (int item = warp; item < 2 * count; item += kWarps<kDim>) {  // a warp a row's query or key
-      const int r = item / 2;
-      const bool is_key = item % 2 != 0;
-      float* x = is_key ? keys[first + r] : queries[r];
-      const float root = inverse_root(__fadd_rn(sum_of_squares(x, kDim), 1e-6f)),
+    if (keeps_tail && lane.settled > 0 && c == 0) {  // all of this block have read the tail
+      int* arrivals = core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head;
+      __threadfence();
+      m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
+      if (m.last_arrival) *arrivals = 0;
+    }
+    // ---- Factors: a warp a row, half of it the query, half the key.
+    for (int r = warp; r < count; r += kWarps) {
+      const bool is_key = lane_id >= 16;
+      float* x = is_key ? m.keys[first + r] : m.queries[r];
+      const float root = inverse_root(__fadd_rn(half_sum_of_squares(x, kDim), 1e-6f)),
                   scale = inverse_root(static_cast<float>(kDim));
       __syncwarp();
-      for (int i = lane_id; i < kDim; i += 32) {
+#pragma unroll 4
+      for (int i = lane_id & 15; i < kDim; i += 16) {
         const float v = __fmul_rn(x[i], root);
         x[i] = is_key ? v : __fmul_rn(v, scale);
         if (is_key && owns_key && first + r >= lane.settled)
           memory.tape.key[(first + int64_t{r}) * key_columns + key_head * kDim + i] = v;
       }
     }
+    if (first == 0) barrier_wait(m.state_here, 0);
     __syncthreads();
+    // ---- The rule. A thread has its own column of the state.
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
       const int i_row = first + r;
-      const RowDesc desc = pass.rows[lane.first_row + i_row];
-      if (desc.parent != done) {  // a sibling came between: the parent's state again, from the tape
-        load_state();
+      if (!lane.chain && pass.rows[lane.first_row + i_row].parent != done) {
+        // A sibling came between: the parent's state again, from the tape.
         begun = false;
+#pragma unroll 16
+        for (int i = 0; i < kDim; ++i) m.state[i][c] = cells[i * kDim];
+        const RowDesc desc = pass.rows[lane.first_row + i_row];
         const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
         for (int j = lane.settled; j < desc.depth; ++j) {
           const int64_t ancestor = path[j];
-          const float decay = memory.tape.decay[ancestor * heads + head],
-                      d = memory.tape.delta[ancestor * tape_stride + out_at];
-#pragma unroll
+          const float decay = memory.tape.decay[ancestor * heads + head], d = memory.tape.delta[ancestor * tape_stride + out_at];
+#pragma unroll 2
           for (int i = 0; i < kDim; i += 4) {
-            const float4 four = *reinterpret_cast<const float4*>(&keys[ancestor][i]);
-            state[i] = fma(four.x, d, __fmul_rn(decay, state[i]));
-            state[i + 1] = fma(four.y, d, __fmul_rn(decay, state[i + 1]));
-            state[i + 2] = fma(four.z, d, __fmul_rn(decay, state[i + 2]));
-            state[i + 3] = fma(four.w, d, __fmul_rn(decay, state[i + 3]));
+            float k[4];
+            four(&m.keys[ancestor][i], k);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) m.state[i + e][c] = fma(k[e], d, __fmul_rn(decay, m.state[i + e][c]));
           }
         }
       }
+      const float decay = m.decays[r];
       if (!begun) {
-        const float decay = decays[r];
         u = 0;
-#pragma unroll
+#pragma unroll 4
         for (int i = 0; i < kDim; i += 4) {
-          const float4 k = *reinterpret_cast<const float4*>(&keys[i_row][i]);
-          const float kk[4] = {k.x, k.y, k.z, k.w};
+          float k[4];
+          four(&m.keys[i_row][i], k);
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            state[i + j] = __fmul_rn(decay, state[i + j]);
-            u = fma(kk[j], state[i + j], u);
-          }
+          for (int e = 0; e < 4; ++e) u = fma(k[e], __fmul_rn(decay, m.state[i + e][c]), u);
         }
       }
-      const float d = __fmul_rn(betas[r], __fsub_rn(values[r][c], u));
-      asm volatile("" ::: "memory");  // keys are read again, not kept
+      const float d = __fmul_rn(m.betas[r], __fsub_rn(m.values[r][c], u));
       const bool boundary = i_row + 1 == lane.settled;
       // The next row of a chain begins where this one ends: both run at once.
-      begun = !boundary && r + 1 < count && pass.rows[lane.first_row + i_row + 1].parent == i_row;
+      begun = r + 1 < count && (lane.chain || pass.rows[lane.first_row + i_row + 1].parent == i_row);
+      const float next_decay = begun ? m.decays[r + 1] : 0.0f;
+      const float* next_key = m.keys[begun ? i_row + 1 : i_row];
       float o = 0;
-      if (begun) {
-        const float decay = decays[r + 1];
-        u = 0;
+      u = 0;
+      constexpr int kAtOnce = 16;  // cells that are read before one is written
+#pragma unroll 1
+      for (int first_key = 0; first_key < kDim; first_key += kAtOnce) {
+        float s[kAtOnce];
 #pragma unroll
-        for (int i = 0; i < kDim; i += 4) {
-          const float4 k = *reinterpret_cast<const float4*>(&keys[i_row][i]),
-                       q = *reinterpret_cast<const float4*>(&queries[r][i]);
-          const float4 n = *reinterpret_cast<const float4*>(&keys[i_row + 1][i]);
-          const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w}, nn[4] = {n.x, n.y, n.z, n.w};
+        for (int i = 0; i < kAtOnce; ++i) s[i] = m.state[first_key + i][c];
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float s = fma(kk[j], d, state[i + j]);
-            o = fma(qq[j], s, o);
-            state[i + j] = __fmul_rn(decay, s);
-            u = fma(nn[j], state[i + j], u);
+        for (int i = 0; i < kAtOnce; i += 4) {
+          float k[4], q[4], n[4];
+          four(&m.keys[i_row][first_key + i], k);
+          four(&m.queries[r][first_key + i], q);
+          four(next_key + first_key + i, n);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            s[i + e] = fma(k[e], d, __fmul_rn(decay, s[i + e]));
+            o = fma(q[e], s[i + e], o);
+            u = fma(n[e], __fmul_rn(next_decay, s[i + e]), u);
           }
         }
-      } else {
 #pragma unroll
-        for (int i = 0; i < kDim; i += 4) {
-          const float4 k = *reinterpret_cast<const float4*>(&keys[i_row][i]),
-                       q = *reinterpret_cast<const float4*>(&queries[r][i]);
-          const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
+        for (int i = 0; i < kAtOnce; ++i) m.state[first_key + i][c] = s[i];
+        if (boundary)
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            state[i + j] = fma(kk[j], d, state[i + j]);
-            o = fma(qq[j], state[i + j], o);
-          }
-        }
+          for (int i = 0; i < kAtOnce; ++i) cells[(first_key + i) * kDim] = s[i];
       }
-      outs[r][c] = o;
+      m.window[r][1][c] = o;
       if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
       done = i_row;
-      if (boundary) store_state();
     }
     __syncthreads();
-    for (int r = warp; r < count; r += kWarps<kDim>) {  // a warp a row's norm
+    // ---- The gated norm.
+    for (int r = warp; r < count; r += kWarps) {
+      const float sum = sum_of_squares(m.window[r][1], kDim);
+      if (lane_id == 0) m.roots[r] = inverse_root(__fadd_rn(__fdiv_rn(sum, static_cast<float>(kDim)), core.epsilon));
+    }
+    __syncthreads();
+#pragma unroll 2
+    for (int r = 0; r < count; ++r) {
       const int64_t row = lane.first_row + first + int64_t{r};
-      const float root =
-          inverse_root(__fadd_rn(__fdiv_rn(sum_of_squares(outs[r], kDim), static_cast<float>(kDim)), core.epsilon));
-      const float* gate = core.gate.data + row * core.gate.stride + static_cast<int64_t>(head) * kDim;
-      for (int i = lane_id; i < kDim; i += 32) {
-        const float g = gate[i], v = __fmul_rn(__fmul_rn(__fmul_rn(outs[r][i], root), core.norm[i]),
-                                               core.sigmoid_gate ? sigmoid(g) : silu(g));
-        const int64_t column = static_cast<int64_t>(head) * kDim + i;
-        core.out.data[row * core.out.stride + column] = v;
-        if (core.bf16) core.bf16[row * core.out.cols + column] = __bfloat16_as_ushort(to_bf16(v));
-      }
+      const float g = m.window[r][0][c], x = m.window[r][1][c];
+      const float v = __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), norm_weight), core.sigmoid_gate ? sigmoid(g) : silu(g));
+      core.out.data[row * core.out.stride + out_at] = v;
+      if (core.bf16) core.bf16[row * core.out.cols + out_at] = __bfloat16_as_ushort(to_bf16(v));
     }
   }
   if (lane.settled == 0) return;
-  // The tail: a value head's channels are its own; the last of those that read a key head's advances them.
+  // ---- The tail: a value head's channels are its own; the last of those that read a key head's advances them.
+  if (keeps_tail) {
+    if (!m.last_arrival) return;
+#pragma unroll
+    for (int i = 0; i < kTaps - 1; ++i) {
+      memory.tail[static_cast<int64_t>(i) * channels + channel[0]] = tail_rows[i][0];
+      memory.tail[static_cast<int64_t>(i) * channels + channel[1]] = tail_rows[i][1];
+    }
+    return;
+  }
   __syncthreads();
-  advance(core.packed, lane, memory.tail, channels, of.value);
+  advance(core.packed, lane, memory.tail, channels, channel[2]);
   if (c == 0) {
     int* arrivals = core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head;
     __threadfence();
-    last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
-    if (last_arrival) *arrivals = 0;
+    m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
+    if (m.last_arrival) *arrivals = 0;
   }
   __syncthreads();
-  if (!last_arrival) return;
-  advance(core.packed, lane, memory.tail, channels, of.query);
-  advance(core.packed, lane, memory.tail, channels, of.key);
+  if (!m.last_arrival) return;
+  advance(core.packed, lane, memory.tail, channels, channel[0]);
+  advance(core.packed, lane, memory.tail, channels, channel[1]);
+}
+
+template <int kDim>
+void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes, Queue& queue) {
+  static const bool allowed =
+      cudaFuncSetAttribute(core_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory<kDim>)) == cudaSuccess;
+  static_cast<void>(allowed);
+  Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), kDim, sizeof(Memory<kDim>), queue}(
+      core_kernel<kDim>, core, shape, pass, lanes);
 }
 
 }  // namespace
@@ -289,12 +328,9 @@ bool delta_core_runs(const DeltaShape& shape, int most_rows) {
          most_rows <= kMostRows && shape.value_heads % shape.key_heads == 0;
 }
 
-void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
-                       Queue& queue) {
-  const Launch launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)),
-                      static_cast<unsigned>(shape.key_dim), 0, queue};
-  if (shape.key_dim == 128) launch(core_kernel<128>, core, shape, pass, lanes);
-  else launch(core_kernel<64>, core, shape, pass, lanes);
+void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes, Queue& queue) {
+  if (shape.key_dim == 128) launch<128>(core, shape, pass, lanes, queue);
+  else launch<64>(core, shape, pass, lanes, queue);
 }
 
 }  // namespace foretoken::cuda

@@ -24,19 +24,6 @@ __global__ void embed_kernel(const int32_t* tokens, const float* own, QuantForma
 constexpr int kNormThreads = 512;
 constexpr int kKept = 12;  // elements of a thread that stay in registers
 
-// x's element, its addend added and stored.
-FORETOKEN_DEVICE float with_addend(float x, float* row, float* more, const Planes& planes, int64_t at, int64_t c) {
-  if (!more) return x;
-  float addend = 0;
-  if (planes.count == 0) {
-    addend = more[c];
-  } else {
-    for (int p = 0; p < planes.count; ++p) addend = __fadd_rn(addend, planes.data[p * planes.stride + at + c]);
-    more[c] = addend;
-  }
-  return row[c] = __fadd_rn(x, addend);
-}
-
 // Thread j adds the squares of elements j, j + 512, ...; lanes fold 16, 8, 4, 2, 1; warps are added in ascending order.
 __global__ void __launch_bounds__(kNormThreads)
     rms_norm_kernel(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16) {
@@ -51,21 +38,43 @@ __global__ void __launch_bounds__(kNormThreads)
   float* row = x.data + blockIdx.x * x.stride;
   float* more = addend.data ? addend.data + blockIdx.x * addend.stride : nullptr;
   const int64_t at = blockIdx.x * x.cols;
-  float v[kKept], sum = 0;
+  // Everything is requested before anything is stored.
+  float v[kKept], added[kKept] = {}, sum = 0;
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
     const int64_t c = threadIdx.x + i * kNormThreads;
     v[i] = c < x.cols ? row[c] : 0.0f;
+    if (more && planes.count == 0) added[i] = c < x.cols ? more[c] : 0.0f;
+  }
+#pragma unroll 4
+  for (int p = 0; p < planes.count; ++p) {
+    float plane[kKept];
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) {
+      const int64_t c = threadIdx.x + i * kNormThreads;
+      plane[i] = c < x.cols ? planes.data[p * planes.stride + at + c] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kKept; ++i) added[i] = __fadd_rn(added[i], plane[i]);
   }
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
     const int64_t c = threadIdx.x + i * kNormThreads;
-    if (c < x.cols) v[i] = with_addend(v[i], row, more, planes, at, c);
+    if (more) v[i] = __fadd_rn(v[i], added[i]);
+    if (more && c < x.cols) {
+      row[c] = v[i];
+      if (planes.count > 0) more[c] = added[i];
+    }
+    sum = fma(v[i], v[i], sum);
   }
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) sum = fma(v[i], v[i], sum);
   for (int64_t c = threadIdx.x + kKept * kNormThreads; c < x.cols; c += kNormThreads) {
-    const float y = with_addend(row[c], row, more, planes, at, c);
+    float y = row[c];
+    if (more) {
+      float addend = planes.count == 0 ? more[c] : 0.0f;
+      for (int p = 0; p < planes.count; ++p) addend = __fadd_rn(addend, planes.data[p * planes.stride + at + c]);
+      if (planes.count > 0) more[c] = addend;
+      row[c] = y = __fadd_rn(y, addend);
+    }
     sum = fma(y, y, sum);
   }
   for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, s));

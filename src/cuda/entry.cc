@@ -24,14 +24,11 @@ foretoken::Backend* foretoken_cuda_create(char* error, size_t bytes) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0)
-    return fail(error, bytes,
-                fmt::format("there is no usable NVIDIA device ({})",
-                            status == cudaSuccess ? "none found" : cudaGetErrorString(status)));
+    return fail(error, bytes, fmt::format("there is no usable NVIDIA device ({})", status == cudaSuccess ? "none found" : cudaGetErrorString(status)));
   int major = 0, minor = 0;
   foretoken::cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "asking for properties");
   foretoken::cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "asking for properties");
-  const std::string compiled =
-      FORETOKEN_CUDA_ARCHITECTURES;  // "90a,86": machine code only, nothing is compiled at run time
+  const std::string compiled = FORETOKEN_CUDA_ARCHITECTURES;  // "90a,86": machine code only, nothing is compiled at run time
   const std::string wanted = std::to_string(major) + std::to_string(minor);
   bool found = false;
   for (size_t begin = 0; begin < compiled.size();) {
@@ -42,7 +39,6 @@ foretoken::Backend* foretoken_cuda_create(char* error, size_t bytes) {
     begin = end + 1;
   }
   if (!found)
-    return fail(error, bytes,
-                fmt::format("the device is sm_{}, and the kernels were compiled for sm_{} only", wanted, compiled));
+    return fail(error, bytes, fmt::format("the device is sm_{}, and the kernels were compiled for sm_{} only", wanted, compiled));
   return new foretoken::cuda::CudaBackend(0);
 }

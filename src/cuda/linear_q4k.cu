@@ -10,6 +10,7 @@ namespace foretoken::cuda {
 namespace {
 
 constexpr int kMostStages = 6;
+constexpr int kManyWarps = 10;  // that need no more than two stages: what is requested first arrives first
 template <int kBlocks>
 constexpr int kBuffers = kBlocks == 1 ? 3 : 2;  // tiles whose values wait to be added
 constexpr int kColumnStride = 20;               // floats of sixteen outputs of a column: no two lanes meet in a bank
@@ -117,9 +118,8 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     }
   };
   // Sixteen outputs of a tile: a lane takes four of one column.
-  const auto add_up = [&](int i) {
-    const int buffer = i % kBuffers<kBlocks>;
-    barrier_wait(complete[buffer], static_cast<uint32_t>(i / kBuffers<kBlocks> & 1));
+  const auto add_up = [&](int i, int buffer, int lap) {
+    barrier_wait(complete[buffer], static_cast<uint32_t>(lap & 1));
     const Work work = work_at(i);
     const int* to = nullptr;
     int existing = static_cast<int>(columns.rows);
@@ -132,8 +132,9 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     for (int b = 0; b < kBlocks; ++b) {
       const int column = b * 8 + lane / 4, output = lane % 4 * 4;
       const float* from =
-          values + static_cast<size_t>(buffer) * warps * kValues<kBlocks> + column * kColumnStride + output;
+          values + buffer * warps * kValues<kBlocks> + column * kColumnStride + output;
       float sum[4] = {};
+#pragma unroll 5
       for (int w = 0; w < used; ++w) {
         const float4 v = *reinterpret_cast<const float4*>(from + w * kValues<kBlocks>);
         sum[0] = __fadd_rn(sum[0], v.x);
@@ -153,7 +154,8 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     if (lane == 0) barrier_arrive(vacant[buffer]);
   };
 
-  int item = -1, stage = 0, turn = 0;
+  // Counted along, since a division takes as long as a tenth of a tile.
+  int item = -1, stage = 0, turn = 0, buffer = 0, lap = 0, adder = used - 1, last_buffer = 0, last_lap = 0;
   if constexpr (!kExperts) load_rows(0);
 #pragma unroll 1
   for (int i = 0; i < count; ++i) {
@@ -165,16 +167,17 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     float values_of[1][kBlocks][4];
     super_blocks<1, kBlocks>(
         Format{}, ring + stage * Format::kBytes,
-        [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
+        [&](int b, int j) {
+          return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16);
+        },
         [&](int b) { return totals[b]; }, values_of);
     const auto& value = values_of[0];
     __syncwarp();
     if (lane == 0 && i + plan.stages < count) request(i + plan.stages, stage);
     if (++stage == plan.stages) stage = 0, turn ^= 1;
 
-    const int buffer = i % kBuffers<kBlocks>;
-    if (i >= kBuffers<kBlocks>) barrier_wait(vacant[buffer], static_cast<uint32_t>((i / kBuffers<kBlocks> - 1) & 1));
-    float* to = values + (static_cast<size_t>(buffer) * warps + warp) * kValues<kBlocks>;
+    if (lap > 0) barrier_wait(vacant[buffer], static_cast<uint32_t>(lap - 1 & 1));
+    float* to = values + (buffer * warps + warp) * kValues<kBlocks>;
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       if (b * 8 + 2 * t >= rows) continue;
@@ -185,9 +188,13 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     }
     __syncwarp();
     if (lane == 0) barrier_arrive(complete[buffer]);
-    if (i > 0 && (i - 1) % used == warp) add_up(i - 1);
+    if (i > 0 && adder == warp) add_up(i - 1, last_buffer, last_lap);
+    if (++adder == used) adder = 0;
+    last_buffer = buffer;
+    last_lap = lap;
+    if (++buffer == kBuffers<kBlocks>) buffer = 0, ++lap;
   }
-  if ((count - 1) % used == warp) add_up(count - 1);
+  if (adder == warp) add_up(count - 1, last_buffer, last_lap);
 }
 
 int multiprocessors() {
@@ -226,7 +233,7 @@ void run(const Part& part, const Columns& columns, int64_t plane, int64_t most_i
   }
   const size_t room = kShared<kBlocks> / static_cast<size_t>(resident), fixed = fixed_bytes<kBlocks>(warps);
   const int stages = std::clamp(
-      static_cast<int>((room - std::min(room, fixed)) / (static_cast<size_t>(warps) * Format::kBytes)), 1, kMostStages);
+      static_cast<int>((room - std::min(room, fixed)) / (static_cast<size_t>(warps) * Format::kBytes)), 1, warps >= kManyWarps ? 2 : kMostStages);
   const int places = static_cast<int>(
       std::min<int64_t>(int64_t{resident} * multiprocessors() / slices.count, int64_t{tiles} * most_items));
   const auto kernel = few_rows<Format, kBlocks, kExperts>;

@@ -7,59 +7,48 @@
 namespace foretoken::cuda {
 namespace {
 
-// True when logit a of expert i ranks before logit b of expert j.
-FORETOKEN_DEVICE bool outranks(float a, int i, float b, int j) {
-  const bool a_nan = a != a, b_nan = b != b;
-  if (a_nan != b_nan) return a_nan;
-  if (!a_nan && a != b) return a > b;
-  return i < j;
-}
-
-constexpr int kMaxTopExperts = 32;
 constexpr int kMaxPerLane = 16;  // logits of one lane: up to 512 experts
 
-// The ranks of one row by a warp: top_k rounds of a greatest-of over the experts not taken. Lane l holds experts l, l +
-// 32, ...
-FORETOKEN_DEVICE void route_row(const Rows& logits, int64_t row_at, const Routing& routing, float* chosen_value) {
+// A logit's rank as an integer above 0: NaN first, then falling; zeros alike.
+FORETOKEN_DEVICE uint32_t rank_key(float v) {
+  if (v != v) return 0xFFFFFFFFu;
+  const uint32_t bits = __float_as_uint(__fadd_rn(v, 0.0f));
+  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+
+// The ranks of one row by a warp: top_k rounds of a greatest-of over the experts not taken, the lower id where keys are equal. Lane l
+// holds experts l, l + 32, ...
+FORETOKEN_DEVICE void route_row(const Rows& logits, int64_t row_at, const Routing& routing) {
   const int experts = static_cast<int>(logits.cols), lane = threadIdx.x & 31, top_k = static_cast<int>(routing.top_k);
   const float* row = logits.data + row_at * logits.stride;
-  int* chosen = routing.chosen + row_at * routing.ranks;
-  float value[kMaxPerLane];
-  uint32_t open = 0;
+  uint32_t key[kMaxPerLane];  // 0: taken, or no expert
 #pragma unroll
-  for (int i = 0; i < kMaxPerLane; ++i) {
-    const bool exists = i * 32 + lane < experts;
-    value[i] = exists ? row[i * 32 + lane] : 0.0f;
-    if (exists) open |= 1u << i;
-  }
+  for (int i = 0; i < kMaxPerLane; ++i) key[i] = i * 32 + lane < experts ? rank_key(row[i * 32 + lane]) : 0;
+  int mine = 0;  // lane j: the expert of rank j
   for (int j = 0; j < top_k; ++j) {
-    int best = -1;
-    float best_at = 0;
+    uint32_t best = 0;
+#pragma unroll
+    for (int i = 0; i < kMaxPerLane; ++i) best = max(best, key[i]);
+    const uint32_t greatest = warp_max(best);
+    int first = kMaxPerLane * 32;
+#pragma unroll
+    for (int i = kMaxPerLane; i-- > 0;)
+      if (key[i] == greatest) first = i * 32 + lane;
+    first = static_cast<int>(__reduce_min_sync(0xFFFFFFFFu, static_cast<uint32_t>(first)));
 #pragma unroll
     for (int i = 0; i < kMaxPerLane; ++i)
-      if ((open >> i & 1) && (best < 0 || outranks(value[i], i * 32 + lane, best_at, best)))
-        best = i * 32 + lane, best_at = value[i];
-    for (int s = 16; s > 0; s /= 2) {
-      const int other = __shfl_xor_sync(0xFFFFFFFFu, best, s);
-      const float other_at = __shfl_xor_sync(0xFFFFFFFFu, best_at, s);
-      if (other >= 0 && (best < 0 || outranks(other_at, other, best_at, best))) best = other, best_at = other_at;
-    }
-    if (best % 32 == lane) open &= ~(1u << best / 32);
-    if (lane == 0) {
-      chosen_value[j] = best_at;
-      chosen[j] = best;
-    }
+      if (i * 32 + lane == first) key[i] = 0;
+    if (lane == j) mine = first;
   }
-  if (lane == 0 && routing.ranks > routing.top_k) chosen[top_k] = experts;
-  __syncwarp();
-  // Every lane computes all, in order; lane j writes the weight of rank j.
-  float sum = 0, mine = 0;
-  for (int j = 0; j < top_k; ++j) {
-    const float e = exp(__fsub_rn(chosen_value[j], chosen_value[0]));
-    sum = __fadd_rn(sum, e);
-    if (j == lane) mine = e;
+  const float value = lane < top_k ? row[mine] : 0.0f, first_value = __shfl_sync(0xFFFFFFFFu, value, 0);
+  const float e = exp(__fsub_rn(value, first_value));
+  float sum = 0;
+  for (int j = 0; j < top_k; ++j) sum = __fadd_rn(sum, __shfl_sync(0xFFFFFFFFu, e, j));
+  if (lane < top_k) {
+    routing.chosen[row_at * routing.ranks + lane] = mine;
+    routing.weights[row_at * routing.ranks + lane] = __fdiv_rn(e, sum);
   }
-  if (lane < top_k) routing.weights[row_at * routing.ranks + lane] = __fdiv_rn(mine, sum);
+  if (lane == 0 && routing.ranks > routing.top_k) routing.chosen[row_at * routing.ranks + top_k] = experts;
 }
 
 constexpr int kGroupThreads = 1024;
@@ -80,23 +69,50 @@ FORETOKEN_DEVICE int2 sums_before(int2 mine, int2* warps) {
   return before;
 }
 
-// One block: ranks few rows; then a thread an expert counts its pairs, places them and cuts them into items.
-__global__ void __launch_bounds__(kGroupThreads)
-    group_kernel(Rows logits, Routing routing, int64_t pairs, int64_t experts, int64_t ranks_rows) {
+// A thread a pair: its place is the number of pairs of earlier experts and of earlier pairs of its own.
+FORETOKEN_DEVICE void place_pairs(const Routing& routing, int pairs, const int16_t* kept) {
+  const int p = threadIdx.x;
+  int earlier = 0, own_before = 0, own = 0, items_before = 0;
+  const int e = p < pairs ? kept[p] : -1;
+  for (int q = 0; q < pairs; ++q) {
+    const int other = kept[q];
+    earlier += other < e;
+    own += other == e;
+    own_before += other == e && q < p;
+  }
+  __shared__ int leads[512];  // expert of the pair when it begins an item, else -1
+  if (p < pairs) leads[p] = own_before % kItemRows == 0 ? e : -1;
+  __syncthreads();
+  if (p >= pairs) return;
+  routing.order[earlier + own_before] = p;
+  int all = 0;
+  for (int q = 0; q < pairs; ++q) {
+    const int other = leads[q];
+    all += other >= 0;
+    items_before += other >= 0 && other < e;
+  }
+  if (p == 0) *routing.item_count = all;
+  if (own_before % kItemRows == 0)
+    routing.items[items_before + own_before / kItemRows] = {e, earlier + own_before, min(kItemRows, own - own_before)};
+}
+
+// One block: ranks few rows; few pairs are placed by a thread each, of many a thread counts an expert's, places them and cuts them into
+// items.
+__global__ void __launch_bounds__(kGroupThreads) group_kernel(Rows logits, Routing routing, int64_t pairs, int64_t experts, int64_t ranks_rows) {
   begin_kernel();
-  __shared__ float chosen_value[kRowsAtOnce][kMaxTopExperts];
   __shared__ int2 warps[kGroupThreads / 32];
   constexpr int kKept = 4096;
   __shared__ int16_t kept[kKept];
   if (ranks_rows) {
     const int warp = threadIdx.x >> 5;
-    if (warp < logits.rows) route_row(logits, warp, routing, chosen_value[warp]);
+    if (warp < logits.rows) route_row(logits, warp, routing);
     __syncthreads();
   }
   const bool keeps = pairs <= kKept;
   if (keeps)
     for (int p = threadIdx.x; p < pairs; p += blockDim.x) kept[p] = static_cast<int16_t>(routing.chosen[p]);
   __syncthreads();
+  if (pairs <= 512) return place_pairs(routing, static_cast<int>(pairs), kept);
   const auto expert_of = [&](int p) { return keeps ? int{kept[p]} : routing.chosen[p]; };
   const int e = threadIdx.x;  // experts are fewer than threads
   int count = 0;
@@ -109,15 +125,13 @@ __global__ void __launch_bounds__(kGroupThreads)
   int place = before.x;
   for (int p = 0; p < pairs; ++p)
     if (expert_of(p) == e) routing.order[place++] = p;
-  for (int i = 0; i < items; ++i)
-    routing.items[before.y + i] = {e, before.x + i * kItemRows, min(kItemRows, count - i * kItemRows)};
+  for (int i = 0; i < items; ++i) routing.items[before.y + i] = {e, before.x + i * kItemRows, min(kItemRows, count - i * kItemRows)};
 }
 
 // A warp a row.
 __global__ void __launch_bounds__(32) route_kernel(Rows logits, Routing routing) {
   begin_kernel();
-  __shared__ float chosen_value[kMaxTopExperts];
-  route_row(logits, blockIdx.x, routing, chosen_value);
+  route_row(logits, blockIdx.x, routing);
 }
 
 __global__ void combine_kernel(Rows pairs, Routing routing, Rows shared, Rows shared_gate, Rows out) {

@@ -9,6 +9,7 @@
 // half 0 is output g and half 1 output g + 8.
 #pragma once
 
+#include "cuda/bulk.cuh"
 #include "cuda/linear.cuh"
 
 namespace foretoken::cuda {
@@ -37,42 +38,6 @@ Slices slices_of(int64_t cols) {
   return {units, (units + Format::kMostUnits - 1) / Format::kMostUnits};
 }
 
-FORETOKEN_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
-FORETOKEN_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
-               "l"(from), "r"(bytes), "r"(barrier)
-               : "memory");
-}
-
-FORETOKEN_DEVICE void barrier_init(uint64_t& barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
-}
-FORETOKEN_DEVICE void fence_barriers() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-FORETOKEN_DEVICE void barrier_expect(uint64_t& barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
-               : "memory");
-}
-FORETOKEN_DEVICE void barrier_arrive(uint64_t& barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(&barrier)) : "memory");
-}
-FORETOKEN_DEVICE void barrier_wait(uint64_t& barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra ready;\n"
-      "bra again;\n"
-      "ready:\n"
-      "}\n" ::"r"(shared_address(&barrier)),
-      "r"(parity)
-      : "memory");
-}
-
 FORETOKEN_DEVICE uint32_t minus_128(uint32_t lifted) {
   const uint32_t offset = 0x43004300u;
   const __nv_bfloat162 pair =
@@ -80,8 +45,15 @@ FORETOKEN_DEVICE uint32_t minus_128(uint32_t lifted) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// a & mask | bits as one instruction.
+FORETOKEN_DEVICE uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
+  uint32_t r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(r) : "r"(a), "r"(mask), "r"(bits));
+  return r;
+}
+
 // Inputs 2 i and 2 i + 1 of a word: 128 + code has the code's bits at the end of its bf16 mantissa.
-FORETOKEN_DEVICE uint32_t codes(uint32_t w, int i) { return minus_128((w >> 4 * i & 0x000F000Fu) | 0x43004300u); }
+FORETOKEN_DEVICE uint32_t codes(uint32_t w, int i) { return minus_128(masked_or(w >> 4 * i, 0x000F000Fu, 0x43004300u)); }
 
 FORETOKEN_DEVICE float small(uint32_t bytes, int i) {
   return __fadd_rn(__uint_as_float(__byte_perm(bytes, 0x4B000000u, 0x7440 + i)), -8388608.0f);
@@ -172,17 +144,28 @@ FORETOKEN_DEVICE void super_blocks(Q4K, const uint8_t* at, Inputs x, Sums totals
         scale[k][0] = small(scales[k], 2 * h);
         scale[k][1] = small(scales[k], 2 * h + 1);
       }
+      constexpr int kGroup = kBlocks > 2 ? 2 : 1;  // blocks whose chains run side by side
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const uint4 v = x(b, 2 * tile + h);
+      for (int first = 0; first < kBlocks; first += kGroup) {
+        uint4 v[kGroup];
+        float dot[kGroup][kTiles][4] = {};
 #pragma unroll
-        for (int k = 0; k < kTiles; ++k) {
-          float dot[4] = {};
-          product<kBlocks>(dot, a[k][0], v.x, v.y);
-          product<kBlocks>(dot, a[k][1], v.z, v.w);
+        for (int b = 0; b < kGroup; ++b) v[b] = x(first + b, 2 * tile + h);
 #pragma unroll
-          for (int i = 0; i < 4; ++i) scaled[k][b][i] = fma(scale[k][i / 2], dot[i], scaled[k][b][i]);
-        }
+        for (int b = 0; b < kGroup; ++b)
+#pragma unroll
+          for (int k = 0; k < kTiles; ++k) product<kBlocks>(dot[b][k], a[k][0], v[b].x, v[b].y);
+#pragma unroll
+        for (int b = 0; b < kGroup; ++b)
+#pragma unroll
+          for (int k = 0; k < kTiles; ++k) product<kBlocks>(dot[b][k], a[k][1], v[b].z, v[b].w);
+#pragma unroll
+        for (int b = 0; b < kGroup; ++b)
+#pragma unroll
+          for (int k = 0; k < kTiles; ++k)
+#pragma unroll
+            for (int i = 0; i < 4; ++i)
+              scaled[k][first + b][i] = fma(scale[k][i / 2], dot[b][k][i], scaled[k][first + b][i]);
       }
     }
   }
@@ -217,7 +200,7 @@ FORETOKEN_DEVICE void super_blocks(Q4K, const uint8_t* at, Inputs x, Sums totals
 // bit 2 p.
 FORETOKEN_DEVICE uint32_t six_bit_codes(uint32_t low, int i, uint32_t high, int p) {
   const uint32_t moved = 2 * p >= 4 ? high >> (2 * p - 4) : high << (4 - 2 * p);
-  const uint32_t lifted = (low >> 4 * i & 0x000F000Fu) | (moved & 0x00300030u) | 0x43004300u, offset = 0x43204320u;
+  const uint32_t lifted = masked_or(moved, 0x00300030u, masked_or(low >> 4 * i, 0x000F000Fu, 0x43004300u)), offset = 0x43204320u;
   const __nv_bfloat162 pair =
       __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&lifted), *reinterpret_cast<const __nv_bfloat162*>(&offset));
   return *reinterpret_cast<const uint32_t*>(&pair);

@@ -1,5 +1,4 @@
-// One weight of any storage format, decoded from the bytes of its row: the formulas of numerics/quant.cc, element by
-// element.
+// One weight of any storage format, decoded from the bytes of its row: the formulas of numerics/quant.cc, element by element.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -17,8 +16,7 @@ FORETOKEN_DEVICE float f16_at(const uint8_t* p) {
   return __half2float(__ushort_as_half(static_cast<unsigned short>(p[0] | p[1] << 8)));
 }
 
-static __device__ __constant__ int8_t kIq4Codes[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                       1,    13,   25,  38,  53,  69,  89,  113};
+static __device__ __constant__ int8_t kIq4Codes[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
 // Sub-block k of the packed 6-bit scales and minimums of Q4_K and Q5_K.
 FORETOKEN_DEVICE void six_bits(const uint8_t* p, int k, int& scale, int& minimum) {
@@ -138,8 +136,7 @@ static __device__ float value_at(QuantFormat format, const uint8_t* row, int64_t
       const uint8_t* p = row + 4 * column;
       return __uint_as_float(p[0] | p[1] << 8 | p[2] << 16 | static_cast<uint32_t>(p[3]) << 24);
     }
-    case QuantFormat::kF16:
-      return f16_at(row + 2 * column);
+    case QuantFormat::kF16: return f16_at(row + 2 * column);
     case QuantFormat::kBF16: {
       const uint8_t* p = row + 2 * column;
       return __uint_as_float(static_cast<uint32_t>(p[0] | p[1] << 8) << 16);
@@ -147,8 +144,8 @@ static __device__ float value_at(QuantFormat format, const uint8_t* row, int64_t
     default: {
       const Code c = code_at(format, row, column);
       const float product = __fmul_rn(c.scale, static_cast<float>(c.code));
-      const bool has_min = format == QuantFormat::kQ4_1 || format == QuantFormat::kQ5_1 ||
-                           format == QuantFormat::kQ2_K || format == QuantFormat::kQ4_K || format == QuantFormat::kQ5_K;
+      const bool has_min = format == QuantFormat::kQ4_1 || format == QuantFormat::kQ5_1 || format == QuantFormat::kQ2_K ||
+                           format == QuantFormat::kQ4_K || format == QuantFormat::kQ5_K;
       return has_min ? __fsub_rn(product, c.minimum) : product;
     }
   }

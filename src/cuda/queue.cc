@@ -110,6 +110,7 @@ void Queue::end_launch() {
 // ---- Data
 
 const void* Queue::put(const void* data, size_t bytes) {
+  const std::scoped_lock lock(mutex_);
   CHECK(at_ + bytes <= kDataBytes);
   const size_t at = at_;
   at_ += rounded(bytes);
@@ -122,6 +123,7 @@ void Queue::make_room() {
 }
 
 std::byte* Queue::staging(size_t bytes) {
+  const std::scoped_lock lock(mutex_);
   if (bytes > kDataBytes / 4) return nullptr;
   if (at_ + bytes > kDataBytes) synchronize("an operator");
   send_data();
@@ -142,6 +144,7 @@ void Queue::send_data() {
 // ---- Sending
 
 void Queue::flush() {
+  const std::scoped_lock lock(mutex_);
   if (pending_.launches.empty() && sent_ >= at_) return;
   send_data();
   if (pending_.launches.size() <= kFewLaunches || !graphs_allowed_) {
@@ -169,6 +172,7 @@ void Queue::flush() {
 }
 
 void Queue::synchronize(const char* what) {
+  const std::scoped_lock lock(mutex_);
   flush();
   check(cudaStreamSynchronize(stream_), what);
   at_ = sent_ = 0;

@@ -1,6 +1,6 @@
 // Launches of one device, gathered until someone must see a result. A list of launches that came before is one graph,
 // whose nodes get the parameters that differ; so a pass of a shape seen before costs the host little more than
-// describing it. Small data of the host gathers beside the launches and is sent in one copy. One thread uses a queue.
+// describing it. Small data of the host gathers beside the launches and is sent in one copy. One thread enqueues at a time.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstring>
 #include <list>
+#include <mutex>
 #include <span>
 #include <type_traits>
 #include <unordered_map>
@@ -34,6 +35,7 @@ class Queue {
   template <class... Parameters>
   void add(void (*kernel)(Parameters...), dim3 grid, dim3 block, size_t shared,
            std::type_identity_t<Parameters>... arguments) {
+    const std::scoped_lock lock(mutex_);
     begin_launch(reinterpret_cast<const void*>(kernel), grid, block, shared);
     (put_parameter(&arguments, sizeof(Parameters), alignof(Parameters)), ...);
     end_launch();
@@ -96,6 +98,7 @@ class Queue {
   void launch_graph(Graph& graph);
   void drop(std::list<Graph>::iterator graph);
 
+  std::recursive_mutex mutex_;  // memory is freed by any thread, which flushes
   bool graphs_allowed_ = true;
   cudaStream_t stream_ = nullptr;
   List pending_;

@@ -48,7 +48,7 @@ std::vector<std::byte> DflashLane::save() const {
   for (const Layer& layer : layers_) {
     const int64_t rows = end_ - base_;
     const std::vector<std::byte> window =
-        save_window(pool_.layout(), base_, first_, end_, layer.pages, layer.ring_slots > 0 ? std::min(rows, layer.ring_slots) : rows);
+        save_window(pool_.backend(), pool_.layout(), base_, first_, end_, layer.pages, layer.ring_slots > 0 ? std::min(rows, layer.ring_slots) : rows);
     const uint64_t size = window.size();
     const auto* bytes = reinterpret_cast<const std::byte*>(&size);
     saved.insert(saved.end(), bytes, bytes + sizeof size);
@@ -76,7 +76,7 @@ bool DflashLane::load(std::span<const std::byte> saved, int64_t end) {
   if (!saved.empty() || windows.empty()) return false;
   restart(windows[0].first);
   reserve(end);
-  for (size_t l = 0; l < layers_.size(); ++l) copy_window(windows[l], pool_.layout(), layers_[l].pages);
+  for (size_t l = 0; l < layers_.size(); ++l) copy_window(pool_.backend(), windows[l], pool_.layout(), layers_[l].pages);
   end_ = end;
   return true;
 }

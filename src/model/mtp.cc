@@ -20,7 +20,7 @@ void MtpLane::restart(int64_t position) {
   first_ = end_ = position;
 }
 
-std::vector<std::byte> MtpLane::save() const { return save_window(pool_.layout(), first_, first_, end_, pages_, end_ - first_); }
+std::vector<std::byte> MtpLane::save() const { return save_window(pool_.backend(), pool_.layout(), first_, first_, end_, pages_, end_ - first_); }
 
 bool MtpLane::load(std::span<const std::byte> saved, int64_t end) {
   const auto window = open_window(pool_.layout(), saved);
@@ -29,7 +29,7 @@ bool MtpLane::load(std::span<const std::byte> saved, int64_t end) {
   if (window->pages != pages) return false;
   restart(window->first);
   while (static_cast<int64_t>(pages_.size()) < pages) pages_.push_back(pool_.take());
-  copy_window(*window, pool_.layout(), pages_);
+  copy_window(pool_.backend(), *window, pool_.layout(), pages_);
   end_ = end;
   return true;
 }
@@ -75,7 +75,14 @@ MtpResult MtpHead::forward(View hidden, const Batch& batch, std::span<MtpLane* c
     backend_.linear(last, *trunk_.head, logits);
   }
   for (size_t i = 0; i < lanes.size(); ++i) lanes[i]->end_ += rows_[i].rows;
-  return {host_hidden_.of(normed), host_logits_.of(logits)};
+  return {host_hidden_.of(normed), logits};
+}
+
+void MtpHead::top_k(View logits, int k, std::span<TokenId> ids, View values) {
+  if (backend_.on_host()) return backend_.top_k(logits, k, ids, values);
+  const View best = best_.rows(values.rows, values.cols);
+  backend_.top_k(logits, k, ids, best);
+  backend_.download(best, values);
 }
 
 std::span<const LaneRows> MtpHead::prepare(View hidden, const Batch& batch, std::span<MtpLane* const> lanes) {

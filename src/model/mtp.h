@@ -44,10 +44,10 @@ class MtpLane {
   int64_t first_ = 0, end_ = 0;
 };
 
-// Views into host memory, valid until the next call.
+// Valid until the next call.
 struct MtpResult {
-  View hidden;  // [rows, hidden]: after the head's norm; the hidden input of the next step of a chain
-  View logits;  // [logits_rows, vocab]: of the token after each row's own
+  View hidden;  // [rows, hidden], on the host: after the head's norm; the hidden input of the next step of a chain
+  View logits;  // [logits_rows, vocab], where operators compute: of the token after each row's own; for top_k
 };
 
 // One cycle for a lane whose target has processed positions 0..n-1 and whose anchor is token n:
@@ -70,8 +70,8 @@ class MtpHead {
   // batch.lanes: consecutive rows of each lane, a chain; prefix must equal the lane's end(). Row i of a lane sees the lane's
   // entries and the rows before it. A row's bits do not depend on the other lanes.
   MtpResult forward(View hidden, const Batch& batch, std::span<MtpLane* const> lanes);
-  // The k largest logits of each row, falling, ties to the lower id: ids [rows * k], values [rows, k].
-  void top_k(View logits, int k, std::span<TokenId> ids, View values) { backend_.top_k(logits, k, ids, values); }
+  // The k largest of a result's logits of each row, falling, ties to the lower id: ids [rows * k], values [rows, k] on the host.
+  void top_k(View logits, int k, std::span<TokenId> ids, View values);
 
  private:
   std::span<const LaneRows> prepare(View hidden, const Batch& batch, std::span<MtpLane* const> lanes);
@@ -83,8 +83,8 @@ class MtpHead {
   MtpOptions options_;
   PagePool pages_;
   AttentionMixer attention_;
-  Scratch given_{backend_}, pair_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, rotary_{backend_}, hidden_{backend_}, last_{backend_}, logits_{backend_};
-  HostRows host_hidden_{backend_}, host_logits_{backend_};
+  Scratch given_{backend_}, pair_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, rotary_{backend_}, hidden_{backend_}, last_{backend_}, logits_{backend_}, best_{backend_};
+  HostRows host_hidden_{backend_};
   std::vector<LaneRows> rows_;  // of the call, with prefixes counted in entries
   std::vector<PageTable> page_tables_;
 };

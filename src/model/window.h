@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/batch.h"
+#include "ops/ops.h"
 
 namespace foretoken {
 
@@ -18,10 +18,10 @@ struct SavedWindow {
   std::span<const std::byte> data;       // the pages, one behind the other
 };
 
-// Positions [first, end) in `pages`, of which those of the first `slots` slots are kept.
-std::vector<std::byte> save_window(const KvLayout& layout, int64_t base, int64_t first, int64_t end, std::span<std::byte* const> pages, int64_t slots);
+// Positions [first, end) in `pages`, which lie where the backend computes, of which those of the first `slots` slots are kept.
+std::vector<std::byte> save_window(Backend& backend, const KvLayout& layout, int64_t base, int64_t first, int64_t end, std::span<std::byte* const> pages, int64_t slots);
 // Borrows `saved`. Nothing when it is not one whole window of this layout.
 std::optional<SavedWindow> open_window(const KvLayout& layout, std::span<const std::byte> saved);
-void copy_window(const SavedWindow& window, const KvLayout& layout, std::span<std::byte* const> pages);
+void copy_window(Backend& backend, const SavedWindow& window, const KvLayout& layout, std::span<std::byte* const> pages);
 
 }  // namespace foretoken

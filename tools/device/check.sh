@@ -38,23 +38,25 @@ PY
   done
 }
 
-profile() {  # shape: time of each kernel alone, of four layers and the head
-  FORETOKEN_CUDA_GRAPHS=0 ncu --clock-control none --metrics gpu__time_duration.sum --csv --page raw --log-file "$logs/profile_$1.csv" \
-    "$folder/cuda_bench" --shape "$1" --layers 4 --rows 1,8 --rounds 1 --prefill 512 --prefix 1024 > "$logs/profile_$1.out" 2>&1
-  python3 - "$logs/profile_$1.csv" <<'PY'
+profile() {  # shape: time of each kernel alone, of four layers and the head, for one row and for eight
+  FORETOKEN_CUDA_GRAPHS=0 ncu --clock-control none --cache-control none --metrics gpu__time_duration.sum --csv --page raw \
+    --log-file "$logs/profile.csv" "$folder/cuda_bench" --shape "$1" --layers 4 --rows 1,8 --rounds 1 --prefill 512 --prefix 1024 || return 1
+  python3 - "$logs/profile.csv" <<'PY'
 import csv, sys
 rows = [r for r in csv.reader(line for line in open(sys.argv[1]) if line.startswith('"'))]
 head = rows[0]
-name, grid, block = head.index("Kernel Name"), head.index("Grid Size"), head.index("Block Size")
-time = head.index("gpu__time_duration.sum")
-unit = {"ns": 1e-3, "us": 1, "usecond": 1, "nsecond": 1e-3, "ms": 1e3, "msecond": 1e3}[rows[1][time]]
-kernels = {}
+name, grid, time = head.index("Kernel Name"), head.index("Grid Size"), head.index("gpu__time_duration.sum")
+unit = {"ns": 1e-3, "us": 1, "ms": 1e3}[rows[1][time].replace("second", "s")]
+passes = {}
 for r in rows[2:]:
-    key = (r[name].split("(")[0].replace("void ", "").replace("foretoken::cuda::", ""), r[grid].replace(" ", ""), r[block].replace(" ", ""))
-    kernels.setdefault(key, []).append(float(r[time].replace(",", "")) * unit)
-for key, times in kernels.items():
-    if "pack" not in key[0]:
-        print("%-42s %-16s %-12s %4d x %8.1f us" % (key[0][:42], key[1], key[2], len(times), sorted(times)[len(times) // 2]))
+    kernel, size = r[name].split("(")[0].split("::")[-1].replace("unnamed>", ""), r[grid].replace(" ", "")
+    if r[name].find("embed_kernel") >= 0:
+        current = passes[size.split(",")[1]] = []  # the last pass of so many rows stays
+    if passes:
+        current.append((r[name].split("(anonymous namespace)::")[-1].split("unnamed>::")[-1].split("(")[0], size, float(r[time].replace(",", "")) * unit))
+for size, kernels in passes.items():
+    print("%s rows, %d launches, %.1f us:" % (size, len(kernels), sum(k[2] for k in kernels)))
+    print("  " + "; ".join("%s%s %.1f" % k for k in kernels))
 PY
 }
 
@@ -81,7 +83,7 @@ done
 for name in "${steps[@]}"; do
   [[ -s "$logs/$name.log" ]] || continue
   echo "---- $name"
-  tail -n 24 "$logs/$name.log" | cut -c 1-230
+  tail -n 24 "$logs/$name.log" | cut -c 1-"${WIDTH:-230}"
 done
 echo "---- table"
 printf '%s\n' "${table[@]}" | awk -F'|' '{printf "%-12s %-12s %s\n", $1, $2, $3}'

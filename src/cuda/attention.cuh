@@ -1,0 +1,38 @@
+// What the kernels of gated attention share.
+#pragma once
+
+#include "cuda/device.cuh"
+#include "cuda/kernels.h"
+
+namespace foretoken::cuda {
+
+constexpr int kMaxDim = 256;
+constexpr int kSpanBlocks = kSpanTokens / kPageTokens;  // 16
+
+struct SpanTask {
+  Rows queries, packed, out;
+  HeadShape shape;
+  PassDesc pass;
+  KvLayout layout;
+  int layer, first_row, spans, head_groups;  // head_groups: blocks per K/V head
+  float* partial;                            // [rows][query_heads][spans][dim + 2]: m, l, o
+  uint16_t* bf16;                            // the result once more, or null
+};
+
+FORETOKEN_DEVICE void put_result(const SpanTask& task, int64_t row, int64_t head, int d, float o, float l) {
+  const int64_t dim = task.shape.dim, c = head * dim + d;
+  const float gate = task.packed.data[row * task.packed.stride + (2 * head + 1) * dim + d];
+  const float v = __fmul_rn(__fdiv_rn(o, l), sigmoid(gate));
+  task.out.data[row * task.out.stride + c] = v;
+  if (task.bf16) task.bf16[row * task.out.cols + c] = __bfloat16_as_ushort(to_bf16(v));
+}
+
+// Where a logical position of a row lies.
+FORETOKEN_DEVICE int64_t slot_of(int64_t position, int64_t prefix, const int32_t* path) {
+  return position < prefix ? position : prefix + path[position - prefix];
+}
+
+// Spans of bf16 keys and values through shared memory (attention_staged.cu); false when the shape is not theirs.
+bool run_staged_spans(SpanTask task, int rows, Queue& queue);
+
+}  // namespace foretoken::cuda
