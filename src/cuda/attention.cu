@@ -6,7 +6,7 @@
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kThreads = 512;                           // one warp a block of 32 positions
+constexpr int kThreads = 512;  // one warp a block of 32 positions
 static_assert(kSpanBlocks == kThreads / 32);
 
 unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }

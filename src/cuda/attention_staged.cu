@@ -1,20 +1,20 @@
-// Spans of bf16 keys and values, which bulk copies bring into shared memory: whole blocks of 32 positions while they are one page, and
-// position by position where a tree's rows are. The order of operations is that of attention.cu.
+// Spans of bf16 keys and values, which bulk copies bring into shared memory: whole blocks of 32 positions while they
+// are one page, and position by position where a tree's rows are. The order of operations is that of attention.cu.
+#include <type_traits>
+
 #include "cuda/attention.cuh"
 #include "cuda/bulk.cuh"
-
-#include <type_traits>
 
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps;  // a warp the scores of two blocks
-constexpr int kChunkDims = 64;                     // dimensions of keys that are staged together
+constexpr int kWarps = 8, kThreads = 32 * kWarps;          // a warp the scores of two blocks
+constexpr int kChunkDims = 64;                             // dimensions of keys that are staged together
 constexpr int kBlockChunk = kChunkDims * kPageTokens * 2;  // bytes of them
-constexpr int kChunkPitch = kBlockChunk + 64;      // two blocks meet different banks
-constexpr int kKeySlots = 2;                       // chunks on their way, of a warp
+constexpr int kChunkPitch = kBlockChunk + 64;              // two blocks meet different banks
+constexpr int kKeySlots = 2;                               // chunks on their way, of a warp
 constexpr int kKeyBytes = kWarps * kKeySlots * 2 * kChunkPitch;
-constexpr int kFirstValues = 4;                    // blocks of values with room of their own; the next take the keys'
+constexpr int kFirstValues = 4;  // blocks of values with room of their own; the next take the keys'
 constexpr int kValueSlot = kMaxDim * kPageTokens * 2;
 constexpr int kValueSlots = kFirstValues + kKeyBytes / kValueSlot;
 static_assert(kValueSlots == 12);
@@ -49,10 +49,14 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
   const int32_t* path = task.pass.paths + desc.path;
   const int64_t visible = owner.prefix + desc.depth + 1, begin = static_cast<int64_t>(blockIdx.x) * kSpanTokens;
   if (begin >= visible) return;
-  const int count = static_cast<int>(min(static_cast<int64_t>(kSpanTokens), visible - begin));  // visible positions here
+  const int count =
+      static_cast<int>(min(static_cast<int64_t>(kSpanTokens), visible - begin));  // visible positions here
   const int used = (count + kPageTokens - 1) / kPageTokens;
-  const size_t key_at = task.layout.key_offset(task.layer, kv_head), value_at = task.layout.value_offset(task.layer, kv_head);
-  const auto page_of = [&](int64_t slot) { return reinterpret_cast<const std::byte*>(owner.pages[slot / kPageTokens]); };
+  const size_t key_at = task.layout.key_offset(task.layer, kv_head),
+               value_at = task.layout.value_offset(task.layer, kv_head);
+  const auto page_of = [&](int64_t slot) {
+    return reinterpret_cast<const std::byte*>(owner.pages[slot / kPageTokens]);
+  };
   const auto in_order = [&](int b) { return owner.chain != 0 || begin + (b + 1) * kPageTokens <= owner.prefix; };
   const auto value_slot = [&](int b) {
     const int s = b % kValueSlots;
@@ -62,7 +66,8 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     if (b >= used || !in_order(b)) return;
     const uint32_t bytes = static_cast<uint32_t>(dim * kPageTokens * 2);
     barrier_expect(values_here[b], bytes);
-    bulk_copy(shared_address(value_slot(b)), page_of(begin + b * kPageTokens) + value_at, bytes, shared_address(&values_here[b]));
+    bulk_copy(shared_address(value_slot(b)), page_of(begin + b * kPageTokens) + value_at, bytes,
+              shared_address(&values_here[b]));
   };
   uint8_t* const keys = staged + kFirstValues * kValueSlot + warp * kKeySlots * 2 * kChunkPitch;
   const int chunks = dim / kChunkDims;
@@ -77,12 +82,15 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
       if (b >= used) continue;
       if (in_order(b)) {
         if (lane == 0)
-          bulk_copy(shared_address(to + i * kChunkPitch), page_of(begin + b * kPageTokens) + key_at + chunk * kBlockChunk, kBlockChunk,
+          bulk_copy(shared_address(to + i * kChunkPitch),
+                    page_of(begin + b * kPageTokens) + key_at + chunk * kBlockChunk, kBlockChunk,
                     shared_address(&keys_here[warp][chunk % kKeySlots]));
         continue;
       }
-      const int64_t position = begin + b * kPageTokens + lane, slot = slot_of(position < visible ? position : visible - 1, owner.prefix, path);
-      const uint16_t* from = reinterpret_cast<const uint16_t*>(page_of(slot) + key_at + chunk * kBlockChunk) + slot % kPageTokens;
+      const int64_t position = begin + b * kPageTokens + lane,
+                    slot = slot_of(position < visible ? position : visible - 1, owner.prefix, path);
+      const uint16_t* from =
+          reinterpret_cast<const uint16_t*>(page_of(slot) + key_at + chunk * kBlockChunk) + slot % kPageTokens;
       uint16_t* own = reinterpret_cast<uint16_t*>(to + i * kChunkPitch) + lane;
 #pragma unroll 16
       for (int d = 0; d < kChunkDims; ++d) own[d * kPageTokens] = from[d * kPageTokens];
@@ -96,7 +104,9 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     for (int b = 0; b < kFirstValues; ++b) request_values(b);
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
     const int h = i / dim, d = i % dim;
-    query[h][d] = h < heads ? task.queries.data[row * task.queries.stride + static_cast<int64_t>(first_head + h) * dim + d] : 0.0f;
+    query[h][d] = h < heads
+                      ? task.queries.data[row * task.queries.stride + static_cast<int64_t>(first_head + h) * dim + d]
+                      : 0.0f;
   }
   const float head_scale = inverse_root(static_cast<float>(dim));
   __syncthreads();
@@ -130,7 +140,8 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     const int t = b * kPageTokens + 2 * pair;
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
-      const float a = t < count ? __fmul_rn(first[h], head_scale) : -infinity(), c = t + 1 < count ? __fmul_rn(second[h], head_scale) : -infinity();
+      const float a = t < count ? __fmul_rn(first[h], head_scale) : -infinity(),
+                  c = t + 1 < count ? __fmul_rn(second[h], head_scale) : -infinity();
       if (b < used) weight[h][t] = a, weight[h][t + 1] = c;
       float m = -infinity();  // std::max(m, score) over ascending positions: a NaN never replaces a number
       m = m < a ? a : m;
@@ -254,7 +265,8 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
       put_result(task, row, head, d + 1, odd[i], total[h]);
       continue;
     }
-    float* to = task.partial + ((static_cast<int64_t>(blockIdx.z) * shape.query_heads + head) * task.spans + blockIdx.x) * (dim + 2);
+    float* to = task.partial +
+                ((static_cast<int64_t>(blockIdx.z) * shape.query_heads + head) * task.spans + blockIdx.x) * (dim + 2);
     if (d == 0) {
       to[0] = running[h];
       to[1] = total[h];
@@ -269,17 +281,20 @@ constexpr int kEnoughBlocks = 64;
 template <int kHeads>
 void launch(SpanTask task, int group, int rows, Queue& queue) {
   static const bool allowed =
-      cudaFuncSetAttribute(staged_span_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, kStagedBytes) == cudaSuccess;
+      cudaFuncSetAttribute(staged_span_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, kStagedBytes) ==
+      cudaSuccess;
   static_cast<void>(allowed);
   task.head_groups = (group + kHeads - 1) / kHeads;
-  Launch{dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups), static_cast<unsigned>(rows)),
+  Launch{dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups),
+              static_cast<unsigned>(rows)),
          kThreads, kStagedBytes, queue}(staged_span_kernel<kHeads>, task);
 }
 
 }  // namespace
 
 bool run_staged_spans(SpanTask task, int rows, Queue& queue) {
-  if (task.layout.format != KvFormat::kBF16 || task.shape.dim % kChunkDims != 0 || task.shape.dim > kMaxDim) return false;
+  if (task.layout.format != KvFormat::kBF16 || task.shape.dim % kChunkDims != 0 || task.shape.dim > kMaxDim)
+    return false;
   const int group = task.shape.query_heads / task.shape.kv_heads, alone = task.spans * task.shape.kv_heads * rows;
   // Heads that share what is staged of keys and values: fewer where there would be too little to do at once.
   const auto enough = [&](int heads) { return alone * ((group + heads - 1) / heads) >= kEnoughBlocks; };

@@ -221,17 +221,21 @@ __global__ void __launch_bounds__(kColumns)
 
 constexpr int kReplayKeys = 8;  // of a thread, by four columns
 
-// Rows in ascending order. Threads of the blocks from `state_blocks` on advance a channel of the tail each. Lanes of one shape in turn.
+// Rows in ascending order. Threads of the blocks from `state_blocks` on advance a channel of the tail each. Lanes of
+// one shape in turn.
 template <bool kVector>
-__global__ void __launch_bounds__(128) replay_kernel(DeltaShape shape, const DeltaMemory* lanes, const int32_t* rows, int64_t state_blocks) {
+__global__ void __launch_bounds__(128)
+    replay_kernel(DeltaShape shape, const DeltaMemory* lanes, const int32_t* rows, int64_t state_blocks) {
   begin_kernel();
   const DeltaMemory lane = lanes[blockIdx.y];
   const int count = *rows++;
   if (blockIdx.x >= state_blocks) {
-    const int c = static_cast<int>(blockIdx.x - state_blocks) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
+    const int c =
+        static_cast<int>(blockIdx.x - state_blocks) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x);
     const int channels = shape.channels();
     if (c >= channels) return;
-    advance_tail(shape, lane.tail, c, count, [&](int i) { return lane.tape.conv_row[static_cast<int64_t>(rows[i]) * channels + c]; });
+    advance_tail(shape, lane.tail, c, count,
+                 [&](int i) { return lane.tape.conv_row[static_cast<int64_t>(rows[i]) * channels + c]; });
     return;
   }
   const int64_t index = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
@@ -241,7 +245,7 @@ __global__ void __launch_bounds__(128) replay_kernel(DeltaShape shape, const Del
   const int head = static_cast<int>(index / per_head), key = static_cast<int>(index % per_head / wide) * kKeys;
   const int column = static_cast<int>(index % wide) * kColumns, key_head = shape.key_head_of(head);
   float* cells = lane.state + (static_cast<int64_t>(head) * shape.key_dim + key) * shape.value_dim + column;
-  const auto load = [](float (&to)[kColumns], const float* from) {
+  const auto load = [](float(&to)[kColumns], const float* from) {
     if constexpr (kVector) {
       const float4 v = *reinterpret_cast<const float4*>(from);
       to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
@@ -305,7 +309,8 @@ void launch_commit_delta(const DeltaShape& shape, const DeltaMemory* lanes, int 
   constexpr int kThreads = 128;
   const bool vector = shape.key_dim % kReplayKeys == 0 && shape.value_dim % 4 == 0;
   const int64_t cells = static_cast<int64_t>(shape.state_floats());
-  const unsigned state = blocks(vector ? cells / (4 * kReplayKeys) : cells, kThreads), tail = shape.kernel > 1 ? blocks(shape.channels(), kThreads) : 0;
+  const unsigned state = blocks(vector ? cells / (4 * kReplayKeys) : cells, kThreads),
+                 tail = shape.kernel > 1 ? blocks(shape.channels(), kThreads) : 0;
   const Launch launch{dim3(state + tail, static_cast<unsigned>(lane_count)), kThreads, 0, queue};
   if (vector) launch(replay_kernel<true>, shape, lanes, rows, state);
   else launch(replay_kernel<false>, shape, lanes, rows, state);

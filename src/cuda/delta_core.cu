@@ -12,13 +12,14 @@ constexpr int kChunkRows = 8;
 constexpr int kMostRows = 32;
 constexpr int kWindowRows = kChunkRows + kTaps - 1;
 
-// Threads of a block: the keys' and values' dimension. Loops over the state are short, since code that runs once is slow to fetch.
+// Threads of a block: the keys' and values' dimension. Loops over the state are short, since code that runs once is
+// slow to fetch.
 template <int kDim>
 struct Memory {
-  float state[kDim][kDim];                       // [key][column]
-  float keys[kMostRows][kDim];                   // of all rows: trees go back to them
+  float state[kDim][kDim];      // [key][column]
+  float keys[kMostRows][kDim];  // of all rows: trees go back to them
   float queries[kChunkRows][kDim], values[kChunkRows][kDim];
-  float window[kWindowRows][3][kDim];            // what the convolution reads; then gates and results
+  float window[kWindowRows][3][kDim];  // what the convolution reads; then gates and results
   float decays[kChunkRows], betas[kChunkRows], roots[kChunkRows];
   int last_arrival;
   uint64_t state_here;
@@ -70,7 +71,8 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
   if (!lanes.many) {  // the state comes from far: into L2 while the kernel before ends
     const char* from = reinterpret_cast<const char*>(lanes.one.state + static_cast<int64_t>(head) * kDim * kDim);
 #pragma unroll
-    for (int i = 0; i < kDim * 4 / 128; ++i) asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (i * kDim + c) * 128));
+    for (int i = 0; i < kDim * 4 / 128; ++i)
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (i * kDim + c) * 128));
   }
   if (c == 0) {
     barrier_init(m.state_here, 1);
@@ -160,7 +162,8 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
       for (int i = 0; i < kTaps - 1; ++i) {
         tail_rows[i][0] = m.window[lane.settled + i][0][c];
         tail_rows[i][1] = m.window[lane.settled + i][1][c];
-        if (lane.settled > 0) memory.tail[static_cast<int64_t>(i) * channels + channel[2]] = m.window[lane.settled + i][2][c];
+        if (lane.settled > 0)
+          memory.tail[static_cast<int64_t>(i) * channels + channel[2]] = m.window[lane.settled + i][2][c];
       }
     }
     // The window's room takes gates and results.
@@ -213,7 +216,8 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
 #pragma unroll 1
         for (int j = lane.settled; j < desc.depth; ++j) {
           const int64_t ancestor = path[j];
-          const float decay = memory.tape.decay[ancestor * heads + head], d = memory.tape.delta[ancestor * tape_stride + out_at];
+          const float decay = memory.tape.decay[ancestor * heads + head],
+                      d = memory.tape.delta[ancestor * tape_stride + out_at];
 #pragma unroll 2
           for (int i = 0; i < kDim; i += 4) {
             float k[4];
@@ -282,7 +286,8 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
     for (int r = 0; r < count; ++r) {
       const int64_t row = lane.first_row + first + int64_t{r};
       const float g = m.window[r][0][c], x = m.window[r][1][c];
-      const float v = __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), norm_weight), core.sigmoid_gate ? sigmoid(g) : silu(g));
+      const float v =
+          __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), norm_weight), core.sigmoid_gate ? sigmoid(g) : silu(g));
       core.out.data[row * core.out.stride + out_at] = v;
       if (core.bf16) core.bf16[row * core.out.cols + out_at] = __bfloat16_as_ushort(to_bf16(v));
     }
@@ -313,12 +318,13 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
 }
 
 template <int kDim>
-void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes, Queue& queue) {
-  static const bool allowed =
-      cudaFuncSetAttribute(core_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory<kDim>)) == cudaSuccess;
+void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
+            Queue& queue) {
+  static const bool allowed = cudaFuncSetAttribute(core_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                   sizeof(Memory<kDim>)) == cudaSuccess;
   static_cast<void>(allowed);
-  Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), kDim, sizeof(Memory<kDim>), queue}(
-      core_kernel<kDim>, core, shape, pass, lanes);
+  Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), kDim,
+         sizeof(Memory<kDim>), queue}(core_kernel<kDim>, core, shape, pass, lanes);
 }
 
 }  // namespace
@@ -328,7 +334,8 @@ bool delta_core_runs(const DeltaShape& shape, int most_rows) {
          most_rows <= kMostRows && shape.value_heads % shape.key_heads == 0;
 }
 
-void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes, Queue& queue) {
+void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
+                       Queue& queue) {
   if (shape.key_dim == 128) launch<128>(core, shape, pass, lanes, queue);
   else launch<64>(core, shape, pass, lanes, queue);
 }

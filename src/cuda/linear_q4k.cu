@@ -131,8 +131,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
       const int column = b * 8 + lane / 4, output = lane % 4 * 4;
-      const float* from =
-          values + buffer * warps * kValues<kBlocks> + column * kColumnStride + output;
+      const float* from = values + buffer * warps * kValues<kBlocks> + column * kColumnStride + output;
       float sum[4] = {};
 #pragma unroll 5
       for (int w = 0; w < used; ++w) {
@@ -167,9 +166,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     float values_of[1][kBlocks][4];
     super_blocks<1, kBlocks>(
         Format{}, ring + stage * Format::kBytes,
-        [&](int b, int j) {
-          return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16);
-        },
+        [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
         [&](int b) { return totals[b]; }, values_of);
     const auto& value = values_of[0];
     __syncwarp();
@@ -232,8 +229,9 @@ void run(const Part& part, const Columns& columns, int64_t plane, int64_t most_i
     if (score > best) resident = n, best = score;
   }
   const size_t room = kShared<kBlocks> / static_cast<size_t>(resident), fixed = fixed_bytes<kBlocks>(warps);
-  const int stages = std::clamp(
-      static_cast<int>((room - std::min(room, fixed)) / (static_cast<size_t>(warps) * Format::kBytes)), 1, warps >= kManyWarps ? 2 : kMostStages);
+  const int stages =
+      std::clamp(static_cast<int>((room - std::min(room, fixed)) / (static_cast<size_t>(warps) * Format::kBytes)), 1,
+                 warps >= kManyWarps ? 2 : kMostStages);
   const int places = static_cast<int>(
       std::min<int64_t>(int64_t{resident} * multiprocessors() / slices.count, int64_t{tiles} * most_items));
   const auto kernel = few_rows<Format, kBlocks, kExperts>;

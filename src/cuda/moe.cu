@@ -16,8 +16,8 @@ FORETOKEN_DEVICE uint32_t rank_key(float v) {
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
-// The ranks of one row by a warp: top_k rounds of a greatest-of over the experts not taken, the lower id where keys are equal. Lane l
-// holds experts l, l + 32, ...
+// The ranks of one row by a warp: top_k rounds of a greatest-of over the experts not taken, the lower id where keys are
+// equal. Lane l holds experts l, l + 32, ...
 FORETOKEN_DEVICE void route_row(const Rows& logits, int64_t row_at, const Routing& routing) {
   const int experts = static_cast<int>(logits.cols), lane = threadIdx.x & 31, top_k = static_cast<int>(routing.top_k);
   const float* row = logits.data + row_at * logits.stride;
@@ -96,9 +96,10 @@ FORETOKEN_DEVICE void place_pairs(const Routing& routing, int pairs, const int16
     routing.items[items_before + own_before / kItemRows] = {e, earlier + own_before, min(kItemRows, own - own_before)};
 }
 
-// One block: ranks few rows; few pairs are placed by a thread each, of many a thread counts an expert's, places them and cuts them into
-// items.
-__global__ void __launch_bounds__(kGroupThreads) group_kernel(Rows logits, Routing routing, int64_t pairs, int64_t experts, int64_t ranks_rows) {
+// One block: ranks few rows; few pairs are placed by a thread each, of many a thread counts an expert's, places them
+// and cuts them into items.
+__global__ void __launch_bounds__(kGroupThreads)
+    group_kernel(Rows logits, Routing routing, int64_t pairs, int64_t experts, int64_t ranks_rows) {
   begin_kernel();
   __shared__ int2 warps[kGroupThreads / 32];
   constexpr int kKept = 4096;
@@ -125,7 +126,8 @@ __global__ void __launch_bounds__(kGroupThreads) group_kernel(Rows logits, Routi
   int place = before.x;
   for (int p = 0; p < pairs; ++p)
     if (expert_of(p) == e) routing.order[place++] = p;
-  for (int i = 0; i < items; ++i) routing.items[before.y + i] = {e, before.x + i * kItemRows, min(kItemRows, count - i * kItemRows)};
+  for (int i = 0; i < items; ++i)
+    routing.items[before.y + i] = {e, before.x + i * kItemRows, min(kItemRows, count - i * kItemRows)};
 }
 
 // A warp a row.

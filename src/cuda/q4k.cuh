@@ -53,7 +53,9 @@ FORETOKEN_DEVICE uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
 }
 
 // Inputs 2 i and 2 i + 1 of a word: 128 + code has the code's bits at the end of its bf16 mantissa.
-FORETOKEN_DEVICE uint32_t codes(uint32_t w, int i) { return minus_128(masked_or(w >> 4 * i, 0x000F000Fu, 0x43004300u)); }
+FORETOKEN_DEVICE uint32_t codes(uint32_t w, int i) {
+  return minus_128(masked_or(w >> 4 * i, 0x000F000Fu, 0x43004300u));
+}
 
 FORETOKEN_DEVICE float small(uint32_t bytes, int i) {
   return __fadd_rn(__uint_as_float(__byte_perm(bytes, 0x4B000000u, 0x7440 + i)), -8388608.0f);
@@ -200,7 +202,8 @@ FORETOKEN_DEVICE void super_blocks(Q4K, const uint8_t* at, Inputs x, Sums totals
 // bit 2 p.
 FORETOKEN_DEVICE uint32_t six_bit_codes(uint32_t low, int i, uint32_t high, int p) {
   const uint32_t moved = 2 * p >= 4 ? high >> (2 * p - 4) : high << (4 - 2 * p);
-  const uint32_t lifted = masked_or(moved, 0x00300030u, masked_or(low >> 4 * i, 0x000F000Fu, 0x43004300u)), offset = 0x43204320u;
+  const uint32_t lifted = masked_or(moved, 0x00300030u, masked_or(low >> 4 * i, 0x000F000Fu, 0x43004300u)),
+                 offset = 0x43204320u;
   const __nv_bfloat162 pair =
       __hsub2(*reinterpret_cast<const __nv_bfloat162*>(&lifted), *reinterpret_cast<const __nv_bfloat162*>(&offset));
   return *reinterpret_cast<const uint32_t*>(&pair);

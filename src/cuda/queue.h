@@ -1,6 +1,7 @@
 // Launches of one device, gathered until someone must see a result. A list of launches that came before is one graph,
 // whose nodes get the parameters that differ; so a pass of a shape seen before costs the host little more than
-// describing it. Small data of the host gathers beside the launches and is sent in one copy. One thread enqueues at a time.
+// describing it. Small data of the host gathers beside the launches and is sent in one copy. One thread enqueues at a
+// time.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -24,7 +24,8 @@ View page_view(std::byte* data, const KvLayout& layout) {
 
 }  // namespace
 
-std::vector<std::byte> save_window(Backend& backend, const KvLayout& layout, int64_t base, int64_t first, int64_t end, std::span<std::byte* const> pages, int64_t slots) {
+std::vector<std::byte> save_window(Backend& backend, const KvLayout& layout, int64_t base, int64_t first, int64_t end,
+                                   std::span<std::byte* const> pages, int64_t slots) {
   const int64_t count = std::min<int64_t>((slots + kPageTokens - 1) / kPageTokens, static_cast<int64_t>(pages.size()));
   const Header header = header_of(layout, base, first, end, count);
   std::vector<std::byte> saved(sizeof header + static_cast<size_t>(count) * layout.page_bytes());
@@ -43,15 +44,18 @@ std::optional<SavedWindow> open_window(const KvLayout& layout, std::span<const s
   if (header != header_of(layout, base, first, end, pages)) return {};
   if (base < 0 || first < base || end < first || pages < 0) return {};
   const std::span<const std::byte> data = saved.subspan(sizeof header);
-  if (static_cast<size_t>(pages) > data.size() || static_cast<size_t>(pages) * layout.page_bytes() != data.size()) return {};
+  if (static_cast<size_t>(pages) > data.size() || static_cast<size_t>(pages) * layout.page_bytes() != data.size())
+    return {};
   return SavedWindow{base, first, end, pages, data};
 }
 
-void copy_window(Backend& backend, const SavedWindow& window, const KvLayout& layout, std::span<std::byte* const> pages) {
+void copy_window(Backend& backend, const SavedWindow& window, const KvLayout& layout,
+                 std::span<std::byte* const> pages) {
   CHECK(static_cast<int64_t>(pages.size()) >= window.pages);
   for (int64_t p = 0; p < window.pages; ++p)
-    backend.upload(page_view(const_cast<std::byte*>(window.data.data()) + static_cast<size_t>(p) * layout.page_bytes(), layout),
-                   page_view(pages[static_cast<size_t>(p)], layout));
+    backend.upload(
+        page_view(const_cast<std::byte*>(window.data.data()) + static_cast<size_t>(p) * layout.page_bytes(), layout),
+        page_view(pages[static_cast<size_t>(p)], layout));
 }
 
 }  // namespace foretoken
