@@ -102,6 +102,7 @@ __global__ void __launch_bounds__(kColumns)
     delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, DeltaLanes lanes, DeltaScratch scratch, Rows out) {
   begin_kernel();
   __shared__ __align__(16) float keys[kChunkRows][kKeys], queries[kChunkRows][kKeys], ancestor_key[kKeys];
+  __shared__ float values[kChunkRows][kColumns], decays[kChunkRows], betas[kChunkRows];
   const LaneDesc lane = pass.lanes[blockIdx.z];
   if (lane.rows == 0) return;
   const DeltaMemory memory = lanes[blockIdx.z];
@@ -139,25 +140,39 @@ __global__ void __launch_bounds__(kColumns)
     }
   };
   load_state();
-  int done = -1;  // the lane's row whose state is held; -1: the committed one
+  int done = -1;       // the lane's row whose state is held; -1: the committed one
+  bool begun = false;  // the state is decayed for the row that comes, and u is its product with the key
+  float u = 0;
 #pragma unroll 1
   for (int first = 0; first < lane.rows; first += kChunkRows) {
     const int count = min(kChunkRows, lane.rows - first);
     __syncwarp();
+#pragma unroll 16
     for (int i = threadIdx.x; i < count * kKeys; i += kColumns) {
       const int r = i / kKeys, k = i % kKeys;
       const int64_t from = (lane.first_row + first + r) * static_cast<int64_t>(key_columns) + key_head * key_dim + k;
       keys[r][k] = k < key_dim ? scratch.key[from] : 0.0f;
       queries[r][k] = k < key_dim ? scratch.query[from] : 0.0f;
     }
+#pragma unroll
+    for (int r = 0; r < kChunkRows; ++r)
+      values[r][threadIdx.x] =
+          active && r < count ? conv.data[(lane.first_row + first + int64_t{r}) * conv.stride + value_at] : 0.0f;
+    if (static_cast<int>(threadIdx.x) < count) {
+      const int64_t at = (lane.first_row + first + int64_t{threadIdx.x}) * shape.value_heads + head;
+      decays[threadIdx.x] = scratch.decay[at];
+      betas[threadIdx.x] = scratch.beta[at];
+    }
     __syncwarp();
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
       const int i_row = first + r;
       const int64_t row = lane.first_row + int64_t{i_row};
-      const RowDesc desc = pass.rows[row];
-      if (desc.parent != done) {  // a sibling came between: the parent's state again, from the tape
+      if (!lane.chain && pass.rows[row].parent != done) {
+        // A sibling came between: the parent's state again, from the tape.
         load_state();
+        begun = false;
+        const RowDesc desc = pass.rows[row];
         const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
         for (int j = lane.settled; j < desc.depth; ++j) {
@@ -178,32 +193,54 @@ __global__ void __launch_bounds__(kColumns)
           }
         }
       }
-      const float decay = scratch.decay[row * shape.value_heads + head],
-                  beta = scratch.beta[row * shape.value_heads + head];
-      const float v = active ? conv.data[row * conv.stride + value_at] : 0.0f;
-      float u = 0;
+      if (!begun) {
+        const float decay = decays[r];
+        u = 0;
 #pragma unroll
-      for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]);
-        const float kk[4] = {k.x, k.y, k.z, k.w};
+        for (int i = 0; i < kKeys; i += 4) {
+          const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]);
+          const float kk[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          state[i + j] = __fmul_rn(decay, state[i + j]);
-          u = fma(kk[j], state[i + j], u);
+          for (int j = 0; j < 4; ++j) {
+            state[i + j] = __fmul_rn(decay, state[i + j]);
+            u = fma(kk[j], state[i + j], u);
+          }
         }
       }
-      const float d = __fmul_rn(beta, __fsub_rn(v, u));
+      const float d = __fmul_rn(betas[r], __fsub_rn(values[r][threadIdx.x], u));
       asm volatile("" ::: "memory");  // keys are read again, not kept
+      const bool boundary = i_row + 1 == lane.settled;
+      // The next row of a chain begins where this one ends: both run at once.
+      begun = !boundary && r + 1 < count && (lane.chain || pass.rows[row + 1].parent == i_row);
       float o = 0;
+      if (begun) {
+        const float decay = decays[r + 1];
+        u = 0;
 #pragma unroll
-      for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]),
-                     q = *reinterpret_cast<const float4*>(&queries[r][i]);
-        const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
+        for (int i = 0; i < kKeys; i += 4) {
+          const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]),
+                       q = *reinterpret_cast<const float4*>(&queries[r][i]),
+                       n = *reinterpret_cast<const float4*>(&keys[r + 1][i]);
+          const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w}, nn[4] = {n.x, n.y, n.z, n.w};
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          state[i + j] = fma(kk[j], d, state[i + j]);
-          o = fma(qq[j], state[i + j], o);
+          for (int j = 0; j < 4; ++j) {
+            const float s = fma(kk[j], d, state[i + j]);
+            o = fma(qq[j], s, o);
+            state[i + j] = __fmul_rn(decay, s);
+            u = fma(nn[j], state[i + j], u);
+          }
+        }
+      } else {
+#pragma unroll
+        for (int i = 0; i < kKeys; i += 4) {
+          const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]),
+                       q = *reinterpret_cast<const float4*>(&queries[r][i]);
+          const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            state[i + j] = fma(kk[j], d, state[i + j]);
+            o = fma(qq[j], state[i + j], o);
+          }
         }
       }
       if (active) {
@@ -211,7 +248,7 @@ __global__ void __launch_bounds__(kColumns)
         if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
       }
       done = i_row;
-      if (i_row + 1 == lane.settled) {
+      if (boundary) {
         store_state();
         __threadfence_block();
       }

@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
     __syncthreads();
     // ---- Convolution. Every thread reads and writes its own columns of the window.
     if (lane.chain) {
-      constexpr int kAtOnce = 6;
+      constexpr int kAtOnce = kWindowRows;
 #pragma unroll 1
       for (int begin = 0; begin < count + kTaps - 1; begin += kAtOnce) {
         float x[kAtOnce][3];
