@@ -4,11 +4,13 @@
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 PREFIX ?= /usr/local
 MODEL ?=
+BASE ?=
+BENCH_ARGS ?=
 TEST_ARGS ?=
 FUZZ_SECONDS ?=
 export FUZZ_SECONDS
 
-.PHONY: demo test build bench golden fuzz coverage format install clean setup configure
+.PHONY: demo test build bench bench-check golden fuzz coverage format install clean setup configure
 .DEFAULT_GOAL := build
 
 # Answers a prompt with the embedded model, or with MODEL=path, and ends with a table of speeds.
@@ -31,6 +33,10 @@ build: configure
 bench: configure
 	@cmake --build build
 	@build/bench/ops_bench
+
+# The gate of each release: this tree against revision BASE, for example `make bench-check BASE=v0.1.0` (docs/qualification.md).
+bench-check:
+	@tools/bench_check.sh "$(BASE)" $(BENCH_ARGS)
 
 # The tiny random bundles with reference results that tests read (make test writes them too).
 golden:

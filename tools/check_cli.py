@@ -157,12 +157,57 @@ def check_packed(program):
         expect(len(list(cache.glob("packed/*.packed"))) == 2, "a changed weight is another file")
 
 
+def measure(program, folder, *words):
+    """A short measurement, decided or not; its summary. The evidence lies in `folder` and must recompute."""
+    command = ["bench", *map(str, words), "--out", folder]
+    result = subprocess.run([program, *command, "--json"], capture_output=True, text=True)
+    expect(result.returncode in (0, 3), f"{' '.join(map(str, command))[:90]}: exit status {result.returncode}: {result.stderr.strip()[:200]}")
+    try:
+        summary = json.loads(result.stdout)
+    except ValueError as error:
+        expect(False, f"{' '.join(map(str, command))[:90]}: no JSON: {error}")
+        return {}
+    keys(summary, ["outcome", "verdicts", "tables", "notes", "compared_answers", "different_answers"], f"bench {words[0]} --json")
+    expect(summary.get("different_answers") == 0, f"bench {words[0]}: answers differ")
+    run(program, "bench", "report", folder)
+    text = "".join((folder / name).read_text() for name in ("manifest.json", "summary.json", "table.md", "report.html"))
+    expect(str(ROOT) not in text and str(folder) not in text, f"bench {words[0]} publishes a path of this machine")
+    return summary
+
+
+def check_bench(program):
+    with tempfile.TemporaryDirectory() as scratch:
+        scratch = pathlib.Path(scratch)
+        speed = measure(program, scratch / "speed", "speed", "--model", MODEL, "--blocks", 1, "--warm-up", 0, "--tokens", 12, "--classes", "chat", "--arms", "auto,mtp chain 3")
+        expect(speed.get("compared_answers") == 10, "two prompts, three arms, two rounds: ten comparisons")
+        measure(program, scratch / "rows", "rows", "--rows", "1,4", "--prefix", 16, "--blocks", 1)
+        measure(program, scratch / "conversation", "conversation", "--blocks", 1, "--warm-up", 0, "--filler", 60, "-n", 8)
+        variate = measure(program, scratch / "variate", "variate", "-n", 12)
+        expect(variate.get("compared_answers") == 8, "eight turns against cold runs")
+        resolve = measure(program, scratch / "resolve", "resolve", ROOT / "models")
+        expect(any(row[6] == "dflash" for row in resolve["tables"][0]["rows"]), "the embedded model resolves to its block drafter")
+        run(program, "bench", "abba", "exit 0", "exit 7", "--blocks", 1, "--warm-up", 0, "--log-level", "quiet", status=3)
+        summary = scratch / "speed/summary.json"
+        untouched = summary.read_text()
+        summary.write_text(untouched.replace('"compared_answers": 10', '"compared_answers": 11'))
+        run(program, "bench", "report", scratch / "speed", status=1)
+        summary.write_text(untouched)
+        run(program, "bench", "report", scratch / "speed")
+        (scratch / "speed/manifest.json").write_text("{")
+        run(program, "bench", "report", scratch / "speed", status=2)
+        run(program, "bench", "report", scratch / "nothing", status=2)
+        run(program, "run", "-n", 8, "--trace", scratch / "trace.json", "--raw", "The history of the lighthouse")
+        events = json.loads((scratch / "trace.json").read_text())["traceEvents"]
+        expect({"prompt", "draft", "verify", "commit"} <= {e["name"] for e in events}, "a trace holds the prompt and the phases of cycles")
+
+
 def check_bad_input(program):
     for words in (["run", "--model", "/nonexistent", "x"], ["run", "--ids", "1,x"], ["run", "--ids", "999999"], ["run", "--temperature", "-1", "x"],
                   ["run", "--top-p", "0", "x"], ["run", "--speculate", "magic", "x"], ["run", "--verify", "magic", "x"], ["run", "--live-threshold", "2", "x"],
                   ["run", "--backend", "magic", "x"], ["logits"], ["nonsense"], [], ["detokenize", "1,,2"], ["detokenize", "99999999"],
                   ["quantize", MODEL, "never-written.gguf", "--type", "Q9"], ["perplexity"], ["run", "--model", str(ROOT / "README.md"), "x"],
-                  ["run", "--json-schema", "x.json", "x"], ["run", "--packed-cache", "much", "x"], ["run", "--packed-cache", "1P", "x"], ["run", "--max-tokens", "-3", "x"]):
+                  ["run", "--json-schema", "x.json", "x"], ["bench"], ["bench", "speed", "--arms", "magic"], ["bench", "resolve", "/nonexistent"],
+                  ["bench", "abba", "--a=--threads 1", "--b=true"], ["bench", "load", "--url", "ftp://x"], ["bench", "compare"], ["run", "--packed-cache", "much", "x"], ["run", "--packed-cache", "1P", "x"], ["run", "--max-tokens", "-3", "x"]):
         run(program, *words, status=2)
     if not pathlib.Path("/dev/nvidia0").exists():
         run(program, "run", "--backend", "cuda", "x", status=4)
@@ -171,7 +216,7 @@ def check_bad_input(program):
 def main():
     build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     program = str(build / "foretoken")
-    for check in (check_answers, check_text, check_scores, check_inspect, check_packed, check_bad_input):
+    for check in (check_answers, check_text, check_scores, check_inspect, check_packed, check_bench, check_bad_input):
         check(program)
     print(f"{len(failures)} failures" if failures else "cli: all as documented")
     return 1 if failures else 0

@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build_packages=(build-essential cmake ninja-build ccache pkg-config nlohmann-json3-dev libsimdjson-dev libfmt-dev
-  libcli11-dev libgtest-dev libbenchmark-dev libxxhash-dev libssl-dev libutf8proc-dev libpcre2-dev libedit-dev libboost1.81-dev python3)
+  libcli11-dev libgtest-dev libbenchmark-dev libxxhash-dev libssl-dev libutf8proc-dev libpcre2-dev libedit-dev libboost1.81-dev libzstd-dev python3)
 test_packages=(python3-numpy clang libclang-rt-14-dev llvm-14)
 optional_packages=()  # tests that need them skip where they cannot be had
 # The official clients run on Node, the chat page in a browser; any version that is there will do.

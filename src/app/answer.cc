@@ -141,10 +141,22 @@ Result<Answer> generate_answer(LoadedModel& model, LaneState& lane, const Tokeni
   };
   const std::span<const TokenId> prompt(request.prompt);
   const size_t cached = static_cast<size_t>(request.cached);
+  const TimePoint asked = clock.now();
   TRY(generation.start(prompt.subspan(cached), on_progress, prompt.first(cached)));
+  MeasuredAnswer watched;
+  CycleWatch watch(generation, watched);
   while (!generation.finished()) {
-    if (interrupted()) generation.cancel();
-    else TRY(generation.step());
+    const TimePoint begin = clock.now();
+    if (interrupted()) {
+      generation.cancel();
+    } else {
+      TRY(generation.step());
+      if (request.trace) watch.stepped(begin);
+    }
+  }
+  if (request.trace) {
+    request.trace->span("answer", "prompt", asked, generation.prefill_seconds(), {{"tokens", prompt.size()}, {"restored", cached}});
+    request.trace->cycles("answer", watched.cycles, watched.plans);
   }
   if (tokenizer && !stops->stopped()) {
     writer.drafted(std::nullopt);

@@ -7,6 +7,7 @@
 #include "app/loaded_model.h"
 #include "app/prompt.h"
 #include "decode/generation.h"
+#include "qualify/trace.h"
 
 namespace foretoken::app {
 
@@ -34,6 +35,7 @@ struct AnswerRequest {
   bool split_reasoning = false;    // the prompt opened <think>: text up to </think> is reasoning
   Speculation speculation = {};    // nothing: plain decoding
   TokenRules* rules = nullptr;     // must outlive the answer
+  Trace* trace = nullptr;          // gets the prompt's and the cycles' spans; may be null
 };
 
 // A thinking budget, and the JSON Schema of a file that the answer must follow (empty: none). Null when there are no rules.

@@ -25,5 +25,6 @@ Command add_logits(CLI::App& program);
 Command add_perplexity(CLI::App& program);
 Command add_quantize(CLI::App& program);
 Command add_serve(CLI::App& program);
+Command add_bench(CLI::App& program);
 
 }  // namespace foretoken::app

@@ -41,6 +41,8 @@ class LoadedModel {
   TargetModel& target() { return *target_; }
   // Another one on the same weights, with lanes and pages of its own. Must not outlive this object.
   std::unique_ptr<TargetModel> make_target() { return std::make_unique<TargetModel>(config_, weights_, *backend_, target_->options()); }
+  // The same over another backend that runs this one's matrices.
+  std::unique_ptr<TargetModel> make_target(Backend& backend) { return std::make_unique<TargetModel>(config_, weights_, backend, target_->options()); }
   double load_seconds() const { return load_seconds_; }
   const SpeculationOptions& speculation_options() const { return speculation_; }
   DraftModels* drafts() { return drafts_.get(); }  // null when loaded without flags

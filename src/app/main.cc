@@ -18,7 +18,8 @@ int main(int argc, char** argv) {
   program.require_subcommand(1);
   const std::vector<Command> commands = {add_run(program),        add_chat(program),       add_demo(program),   add_inspect(program),
                                          add_tokenize(program),   add_detokenize(program), add_render(program), add_logits(program),
-                                         add_perplexity(program), add_quantize(program), add_certify(program),   add_serve(program)};
+                                         add_perplexity(program), add_quantize(program), add_certify(program),   add_serve(program),
+                                         add_bench(program)};
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

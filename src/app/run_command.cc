@@ -13,7 +13,7 @@ namespace {
 struct RunOptions {
   CommonOptions common;
   SamplingOptions sampling;
-  std::string prompt, prompt_file, ids, system, thinking, json_schema;
+  std::string prompt, prompt_file, ids, system, thinking, json_schema, trace;
   bool raw = false;
   SpeculationFlags speculation;
 };
@@ -111,11 +111,14 @@ int run(const RunOptions& o) {
   };
   auto lane = model.target().make_lane();
   const bool split = text && !o.raw && o.ids.empty() && opens_reasoning(*text, *prompt);
+  Trace trace(SteadyClock().now());
   auto rules = answer_rules(model, *ThinkingChoice::parse(o.thinking), o.json_schema, split);
   if (!rules) return report(rules.error());
-  const auto answer = generate_answer(model, *lane, text, {.prompt = *prompt, .sampling = o.sampling, .split_reasoning = split, .speculation = model.speculation(), .rules = rules->get()},
+  const auto answer = generate_answer(model, *lane, text, {.prompt = *prompt, .sampling = o.sampling, .split_reasoning = split, .speculation = model.speculation(), .rules = rules->get(), .trace = o.trace.empty() ? nullptr : &trace},
                                       o.common, stream ? sink : AnswerSink());
   if (!answer) return report(answer.error());
+  if (!o.trace.empty())
+    if (const Status written = trace.write(o.trace); !written) return report(written.error());
   if (!stream) {
     std::cout << dump_json(answer_json(*answer, *prompt, o.speculation, model), 1) << "\n";
     return 0;
@@ -147,6 +150,7 @@ Command add_run(CLI::App& program) {
   app->add_option("--system", o->system, "System message");
   app->add_option("--thinking", o->thinking, "on, off or a budget of tokens (default: the template's)");
   add_speculation_options(*app, o->speculation);
+  app->add_option("--trace", o->trace, "Write the cycles and their phases to a file in Chrome's trace format");
   app->add_option("--json-schema", o->json_schema, "Constrain the answer to a JSON Schema file");
   return {app, [o] { return run(*o); }};
 }
