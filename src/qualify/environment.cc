@@ -79,7 +79,8 @@ OrderedJson describe_machine(const fs::path& root) {
       !governor.empty())
     j["governor"] = governor;
   j["system"] = field(root / "etc/os-release", "PRETTY_NAME", '=');
-  j["kernel"] = first_line(root / "proc/sys/kernel/osrelease");
+  const std::string kernel = first_line(root / "proc/sys/kernel/osrelease");
+  j["kernel"] = kernel.substr(0, kernel.find_first_not_of("0123456789."));  // what follows names who built it
   j["compiler"] = __VERSION__;
   return j;
 }
