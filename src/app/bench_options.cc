@@ -54,7 +54,7 @@ void Measurement::describe_model(LoadedModel& model, const CommonOptions& option
   j["backend"] = backend.name + " " + backend.detail;
   if (model.drafts()) {
     j["speculation"] = model.drafts()->resolution().resolved;
-    j["why"] = model.drafts()->resolution().why;
+    j["why"] = publishable(model.drafts()->resolution().why);
   }
   evidence_.manifest["model"] = j;
 }
