@@ -29,7 +29,11 @@ export class Server {
     return server;
   }
   async get(route, headers = {}) {
-    const response = await fetch(this.url + route, { headers });
+    // A connection that was kept for reuse may be closed by the server at the moment it is used again.
+    const response = await fetch(this.url + route, { headers }).catch((error) => {
+      if (!['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET'].includes(error.cause?.code)) throw new Error(`${route}: ${error.message}: ${error.cause?.code} ${error.cause?.message}`);
+      return fetch(this.url + route, { headers });
+    });
     const text = await response.text();
     let json;
     try { json = JSON.parse(text); } catch { json = undefined; }
