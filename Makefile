@@ -10,7 +10,7 @@ TEST_ARGS ?=
 FUZZ_SECONDS ?=
 export FUZZ_SECONDS
 
-.PHONY: demo test build bench bench-check golden fuzz coverage format install clean setup configure
+.PHONY: demo test build bench bench-check golden fuzz coverage format install deb clean setup configure
 .DEFAULT_GOAL := build
 
 # Answers a prompt with the embedded model, or with MODEL=path, and ends with a table of speeds.
@@ -55,13 +55,17 @@ format:
 	@command -v clang-format > /dev/null || { echo "format: clang-format is missing; install it with: apt-get install clang-format" >&2; exit 2; }
 	@find src tests bench fuzz -type f \( -name '*.h' -o -name '*.cc' -o -name '*.inl' -o -name '*.cu' -o -name '*.cuh' \) -print0 | xargs -0 -r clang-format -i
 
-# The program, the embedded model and a unit for systemd, below PREFIX (DESTDIR is respected).
+# The program, the embedded model, completion, the manual page and a unit for systemd, below PREFIX (DESTDIR is respected).
 install: build
-	@install -Dm755 build/foretoken "$(DESTDIR)$(PREFIX)/bin/foretoken"
-	@cd models && find . -type f -exec install -Dm644 {} "$(DESTDIR)$(PREFIX)/share/foretoken/models/{}" \;
-	@mkdir -p "$(DESTDIR)$(PREFIX)/lib/systemd/system"
-	@sed 's#/usr/local/bin#$(PREFIX)/bin#' packaging/foretoken.service > "$(DESTDIR)$(PREFIX)/lib/systemd/system/foretoken.service"
+	@cmake --build build --target foretoken_package_files
+	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)" > /dev/null
 	@echo "installed $(DESTDIR)$(PREFIX)/bin/foretoken"
+
+# A Debian package of the same, in build/package.
+deb: build
+	@cmake --build build --target foretoken_package_files
+	@cd build && cpack -G DEB > package.log || { cat package.log >&2; exit 1; }
+	@ls build/package/*.deb
 
 clean:
 	@rm -rf build build-debug build-asan build-tsan build-fuzz build-coverage build-cuda

@@ -26,5 +26,9 @@ Command add_perplexity(CLI::App& program);
 Command add_quantize(CLI::App& program);
 Command add_serve(CLI::App& program);
 Command add_bench(CLI::App& program);
+Command add_agent(CLI::App& program);
+// They print what `commands` declare; both arguments must live until they run.
+Command add_completion(CLI::App& program, const std::vector<Command>& commands);
+Command add_manual(CLI::App& program, const std::vector<Command>& commands);
 
 }  // namespace foretoken::app

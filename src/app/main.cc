@@ -16,10 +16,13 @@ int main(int argc, char** argv) {
   CLI::App program("Foretoken: exact local inference for Qwen3.5, 3.6 and 3.8 hybrid models", "foretoken");
   program.set_version_flag("--version", "foretoken " FORETOKEN_VERSION);
   program.require_subcommand(1);
-  const std::vector<Command> commands = {add_run(program),        add_chat(program),       add_demo(program),   add_inspect(program),
-                                         add_tokenize(program),   add_detokenize(program), add_render(program), add_logits(program),
-                                         add_perplexity(program), add_quantize(program), add_certify(program),   add_serve(program),
-                                         add_bench(program)};
+  std::vector<Command> commands = {add_run(program),     add_chat(program),     add_serve(program),
+                                   add_agent(program),   add_demo(program),     add_inspect(program),
+                                   add_certify(program), add_tokenize(program), add_detokenize(program),
+                                   add_render(program),  add_logits(program),   add_perplexity(program),
+                                   add_quantize(program), add_bench(program)};
+  commands.push_back(add_completion(program, commands));
+  commands.push_back(add_manual(program, commands));
   try {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {

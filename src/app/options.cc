@@ -2,7 +2,9 @@
 #include "app/options.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 
@@ -41,6 +43,19 @@ std::string check_size(const std::string& text) {
 std::string api_key_of_environment() {
   const char* key = std::getenv("FORETOKEN_API_KEY");
   return key ? key : "";
+}
+
+fs::path find_program(const std::string& name) {
+  const char* path = std::getenv("PATH");
+  std::string_view rest = path ? path : "/usr/local/bin:/usr/bin:/bin";
+  while (!rest.empty()) {
+    const std::string_view folder = rest.substr(0, rest.find(':'));
+    rest.remove_prefix(std::min(folder.size() + 1, rest.size()));
+    const fs::path candidate = fs::path(folder.empty() ? "." : folder) / name;
+    std::error_code ignored;
+    if (fs::is_regular_file(candidate, ignored) && ::access(candidate.c_str(), X_OK) == 0) return candidate;
+  }
+  return {};
 }
 
 PackedCacheOptions CommonOptions::packing() const {
@@ -97,8 +112,7 @@ fs::path embedded_model() {
   std::error_code ignored;
   const fs::path relative = fs::path("models") / "demo-dense";
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  for (const fs::path& candidate : {program.parent_path() / relative, program / relative, relative,
-                                    program.parent_path() / "share" / "foretoken" / relative})
+  for (const fs::path& candidate : {program.parent_path() / relative, program / relative, program.parent_path() / "share" / "foretoken" / relative, relative})
     if (fs::is_directory(candidate, ignored)) return candidate;
   return relative;
 }

@@ -47,8 +47,8 @@ struct SpeculationFlags {
 };
 void add_speculation_options(CLI::App& command, SpeculationFlags& flags);
 
-// The folder of the embedded model: models/demo-dense of the working directory, of the source tree the program was built from, or
-// of the installation.
+// The folder of the embedded model: models/demo-dense of the source tree the program was built from, of the installation, or of the
+// working directory.
 std::filesystem::path embedded_model();
 
 // Where this user's caches lie: FORETOKEN_CACHE_DIR, or foretoken in XDG_CACHE_HOME or in ~/.cache. Empty where none of them is set.
@@ -61,6 +61,9 @@ std::string check_size(const std::string& text);
 
 // FORETOKEN_API_KEY, or empty.
 std::string api_key_of_environment();
+
+// An executable file of that name in PATH, or empty.
+std::filesystem::path find_program(const std::string& name);
 
 // The backend that `options` ask for. "auto" is the CPU until a GPU backend is present.
 Result<std::unique_ptr<Backend>> make_backend(const CommonOptions& options);

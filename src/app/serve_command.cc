@@ -55,6 +55,7 @@ Result<serve::ServerOptions> server_options(const ServeOptions& o, const Bundle&
   if (s.limits.body_bytes == 0) return Error{ErrorCode::kUsage, "--max-request takes a size such as 64M"};
   s.limits.ingress_bytes = std::max<size_t>(s.limits.ingress_bytes, 2 * s.limits.body_bytes);
   s.limits.connections = o.queue + 1024;
+  s.drain_delay_s = o.drain_delay_s;
   s.drain_s = o.drain_s;
   s.service.access = {.host = o.host, .allowed_hosts = o.allowed_hosts, .allowed_origins = o.allowed_origins, .api_key = o.api_key.empty() ? api_key_of_environment() : o.api_key};
   s.service.model_names = o.names.empty() ? std::vector<std::string>{model_name(o, bundle)} : o.names;
@@ -136,7 +137,8 @@ Command add_serve(CLI::App& program) {
   app->add_option("--idle-release", o->idle_release_s, "Seconds without a request after which weights and lanes are given back (0: never)")->check(CLI::Range(0.0, 1e9));
   app->add_option("--default-thinking", o->default_thinking, "on, off or a budget of tokens, for requests that do not say (default: the template's)");
   app->add_option("--max-request", o->max_request, "Largest body of a request")->check(check_size)->capture_default_str();
-  app->add_option("--drain-timeout", o->drain_s, "Seconds for answers under way after SIGTERM")->check(CLI::Range(0.0, 1e6))->capture_default_str();
+  app->add_option("--drain-delay", o->drain_delay_s, "Seconds after SIGTERM in which requests are still taken, while /ready says no")->check(CLI::Range(0.0, 1e4))->capture_default_str();
+  app->add_option("--drain-timeout", o->drain_s, "Seconds for answers under way after that")->check(CLI::Range(0.0, 1e6))->capture_default_str();
   app->add_flag("--no-webui", o->no_webui, "No page at /");
   app->add_option("--engine-fd", o->engine_fd)->group("");
   return {app, [o] { return serve_requests(*o); }};

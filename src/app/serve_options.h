@@ -26,7 +26,7 @@ struct ServeOptions {
   double idle_release_s = 0;         // 0: never
   std::string default_thinking;
   std::string max_request = "64M";
-  double drain_s = 600;
+  double drain_delay_s = 0, drain_s = 600;
   bool no_webui = false;
   int engine_fd = -1;                // hidden: this is the engine's process, and its socket
 };

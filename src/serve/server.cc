@@ -75,14 +75,18 @@ Status run_server(const ModelText& model, ServerOptions options) {
   service.set_http_counters([&] { return (*http)->counters(); });
 
   std::unique_ptr<Loop::Timer> patience;
+  const std::function<void()> drain = [&] {
+    (*http)->close_idle();
+    patience = loop.after(options.drain_s, [&] { loop.stop(); });
+    // What was written last must leave the sockets first.
+    service.drain([&] { patience = loop.after(0.2, [&] { loop.stop(); }); });
+  };
   const Signals signals(
       loop,
       [&] {
+        service.announce_end();
         options.log(fmt::format("draining: {} answers under way; a second signal stops at once", service.in_flight()));
-        (*http)->close_idle();
-        patience = loop.after(options.drain_s, [&] { loop.stop(); });
-        // What was written last must leave the sockets first.
-        service.drain([&] { patience = loop.after(0.2, [&] { loop.stop(); }); });
+        patience = loop.after(options.drain_delay_s, drain);
       },
       [&] { loop.stop(); });
   loop.run();

@@ -13,7 +13,8 @@ struct ServerOptions {
   HttpLimits limits;
   ServiceOptions service;
   SupervisorOptions engine;
-  double drain_s = 600;                               // for the answers under way after SIGTERM
+  double drain_delay_s = 0;                           // after SIGTERM, not ready but still taking requests: balancers need time to notice
+  double drain_s = 600;                               // then, for the answers under way
   std::function<void(const std::string&)> log;        // notes, and one line of JSON for each ended request
 };
 

@@ -262,7 +262,7 @@ std::optional<ApiError> Service::not_ready() const {
 }
 
 void Service::drain(std::function<void()> drained) {
-  draining_ = true;
+  leaving_ = draining_ = true;
   drained_ = std::move(drained);
   if (calls_.empty()) loop_.post(std::exchange(drained_, nullptr));
 }

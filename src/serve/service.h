@@ -39,6 +39,8 @@ class Service final : public HttpHandler {
   HttpResponse transport_error(const HttpRequest* head, int status, std::string_view what) override;
 
   void set_http_counters(std::function<HttpCounters()> counters) { http_counters_ = std::move(counters); }
+  // Not ready any more, so that balancers turn to others; requests are still taken.
+  void announce_end() { leaving_ = true; }
   // No new answers; `drained` is called when those under way have ended.
   void drain(std::function<void()> drained);
   size_t in_flight() const { return stats_.in_flight; }
@@ -98,7 +100,7 @@ class Service final : public HttpHandler {
   mutable ResponseStore store_;
   std::set<std::shared_ptr<Call>> calls_;
   std::unique_ptr<Loop::Timer> sweeper_;
-  bool draining_ = false;
+  bool leaving_ = false, draining_ = false;
   std::function<void()> drained_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
 };

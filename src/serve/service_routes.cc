@@ -72,6 +72,7 @@ void Service::health(std::shared_ptr<Exchange> e) { answer(*e, {{"status", "ok"}
 
 void Service::ready(std::shared_ptr<Exchange> e) {
   if (const auto error = not_ready()) return fail(*e, *error);
+  if (leaving_) return fail(*e, {503, "draining", "the server will shut down; ask another one", "", 1});
   answer(*e, {{"status", "ready"}});
 }
 
@@ -172,7 +173,7 @@ void Service::status(std::shared_ptr<Exchange> e) {
   engine_.status([this, e](OrderedJson engine) {
     const EngineFacts* facts = engine_.ready();
     const HttpCounters http = http_counters_ ? http_counters_() : HttpCounters{};
-    OrderedJson body = {{"ready", facts != nullptr && !draining_}, {"draining", draining_}, {"version", options_.version},
+    OrderedJson body = {{"ready", facts != nullptr && !leaving_}, {"draining", leaving_}, {"version", options_.version},
                         {"uptime_s", std::round(std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count() * 10) / 10}};
     if (!facts) body["why_not_ready"] = engine_.why_not();
     if (facts) {
@@ -207,7 +208,7 @@ void Service::metrics(std::shared_ptr<Exchange> e) {
     ++stats_.responses[{"/metrics", 200}];
     const HttpCounters http = http_counters_ ? http_counters_() : HttpCounters{};
     e->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                .body = metrics_text(stats_, http, engine, engine_.supervision(), engine_.ready() && !draining_)});
+                .body = metrics_text(stats_, http, engine, engine_.supervision(), engine_.ready() && !leaving_)});
   });
 }
 
