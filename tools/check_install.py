@@ -37,29 +37,32 @@ def options_of_help(text):
     return names
 
 
-def commands_of(program):
-    text = run(program, "--help")
-    return re.findall(r"^  (\w+)  ", text[text.index("Subcommands:"):], re.M)
+def commands_below(text):
+    """Names of the subcommands that a help lists."""
+    return re.findall(r"^  (\w+)  ", text.partition("Subcommands:")[2], re.M)
 
 
 def check_listings(program):
-    commands = commands_of(program)
+    commands = commands_below(run(program, "--help"))
     expect({"run", "serve", "agent", "certify"} <= set(commands) and len(commands) > 12, f"the commands of the help: {commands}")
     manual = run(program, "manual").replace("\\-", "-")
     bash, zsh, fish = (run(program, "completion", shell) for shell in ("bash", "zsh", "fish"))
     for command in commands:
-        names = options_of_help(run(program, command, "--help"))
-        expect(len(names) > 1, f"{command} --help names options: {names}")
-        expect(f'.SS "foretoken {command} ' in manual, f"the manual describes {command}")
-        section = manual[manual.index(f'.SS "foretoken {command} '):].split("\n.S", 1)[0] + manual[manual.index(".SH COMMON OPTIONS"):]
         bash_part = re.search(rf"^    {command}\)\n      options='([^']*)'", bash, re.M)
         zsh_part = re.search(rf"^    {command}\)\n(.*?);;", zsh, re.M | re.S)
         fish_part = "\n".join(line for line in fish.splitlines() if f"__fish_seen_subcommand_from {command}'" in line)
-        for name in names:
-            expect(re.search(rf"\\fB{name}\\fR", section), f"the manual's {command} lacks {name}")
-            expect(bash_part and name in bash_part[1].split(), f"bash: {command} lacks {name}")
-            expect(zsh_part and re.search(rf"[ ',{{({{]{name}[\[ ,}})]", zsh_part[1]), f"zsh: {command} lacks {name}")
-            expect(f" -l {name[2:]} " in fish_part if name.startswith("--") else f" -s {name[1:]} " in fish_part, f"fish: {command} lacks {name}")
+        whole = [[command], *([command, part] for part in commands_below(run(program, command, "--help")))]
+        for words in whole:
+            title, names = " ".join(words), options_of_help(run(program, *words, "--help"))
+            expect(names, f"{title} --help names options")
+            heading = f'.SS "foretoken {title} '
+            expect(heading in manual, f"the manual describes {title}")
+            section = manual.partition(heading)[2].split("\n.S", 1)[0] + manual.partition(".SH COMMON OPTIONS")[2]
+            for name in names:
+                expect(re.search(rf"\\fB{name}\\fR", section), f"the manual's {title} lacks {name}")
+                expect(bash_part and name in bash_part[1].split(), f"bash: {title} lacks {name}")
+                expect(zsh_part and re.search(rf"[ ',{{({{]{name}[\[ ,}})]", zsh_part[1]), f"zsh: {title} lacks {name}")
+                expect(f" -l {name[2:]} " in fish_part if name.startswith("--") else f" -s {name[1:]} " in fish_part, f"fish: {title} lacks {name}")
 
 
 def complete(script, *words):

@@ -12,6 +12,7 @@ if [[ "${E2E:-}" != 0 ]]; then
   command -v node > /dev/null || test_packages+=(nodejs)
   command -v npm > /dev/null || test_packages+=(npm)
   command -v chromium chromium-browser google-chrome > /dev/null || optional_packages+=(chromium)
+  optional_packages+=(haproxy curl)  # a real balancer, and an example
 fi
 
 case "${1:-test}" in

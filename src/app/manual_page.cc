@@ -40,16 +40,21 @@ std::string option_text(const ListedOption& option) {
 // In the order in which they are first declared.
 std::vector<ListedOption> common_options(const ProgramListing& program) {
   std::vector<std::pair<ListedOption, size_t>> counts;
-  for (const ListedCommand& command : program.commands)
+  const auto count = [&](const ListedCommand& command) {
     for (const ListedOption& option : command.options) {
       const auto it =
-          std::find_if(counts.begin(), counts.end(), [&](const auto& count) { return count.first == option; });
+          std::find_if(counts.begin(), counts.end(), [&](const auto& known) { return known.first == option; });
       if (it == counts.end()) counts.emplace_back(option, 1);
       else ++it->second;
     }
+  };
+  for (const ListedCommand& command : program.commands) {
+    count(command);
+    for (const ListedCommand& part : command.parts) count(part);
+  }
   std::vector<ListedOption> out;
-  for (const auto& [option, count] : counts)
-    if (count >= kCommon) out.push_back(option);
+  for (const auto& [option, times] : counts)
+    if (times >= kCommon) out.push_back(option);
   return out;
 }
 
@@ -97,7 +102,10 @@ std::string manual_page(const ProgramListing& program) {
   out += ".SH OPTIONS\n";
   for (const ListedOption& option : program.options) out += option_text(option);
   out += ".SH COMMANDS\n";
-  for (const ListedCommand& command : program.commands) out += command_text(program, command, common);
+  for (const ListedCommand& command : program.commands) {
+    out += command_text(program, command, common);
+    for (const ListedCommand& part : command.parts) out += command_text(program, part, common);
+  }
   out += ".SH COMMON OPTIONS\n";
   for (const ListedOption& option : common) out += option_text(option);
   out += R"(.SH EXIT STATUS

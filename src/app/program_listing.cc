@@ -1,6 +1,8 @@
 // Reading CLI11's declarations.
 #include "app/program_listing.h"
 
+#include <algorithm>
+
 #include "app/agent_clients.h"
 
 namespace foretoken::app {
@@ -46,26 +48,41 @@ std::vector<ListedOption> list_options(const CLI::App& app, bool positional) {
   return out;
 }
 
+ListedCommand list_command(const CLI::App& app, const std::string& prefix) {
+  ListedCommand out{.name = prefix + app.get_name(),
+                    .description = app.get_description(),
+                    .footer = app.get_footer(),
+                    .options = list_options(app, false),
+                    .positionals = list_options(app, true)};
+  if (!out.positionals.empty()) out.words = out.positionals[0].choices;
+  if (app.get_prefix_command())  // it hands its words on to a client
+    for (const AgentClient& client : agent_clients()) out.words.emplace_back(client.name);
+  for (const CLI::App* part : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (part->get_group().empty()) continue;
+    out.words.push_back(part->get_name());
+    out.parts.push_back(list_command(*part, out.name + " "));
+  }
+  return out;
+}
+
 }  // namespace
+
+std::vector<ListedOption> offered_options(const ListedCommand& command) {
+  std::vector<ListedOption> out = command.options;
+  for (const ListedCommand& part : command.parts)
+    for (const ListedOption& option : part.options)
+      if (std::none_of(out.begin(), out.end(), [&](const ListedOption& known) { return known.names == option.names; }))
+        out.push_back(option);
+  return out;
+}
 
 ProgramListing list_program(const CLI::App& program, const std::vector<Command>& commands) {
   ProgramListing out{.name = program.get_name(),
                      .version = FORETOKEN_VERSION,
                      .description = program.get_description(),
                      .options = list_options(program, false)};
-  for (const Command& command : commands) {
-    const CLI::App& app = *command.app;
-    if (app.get_group().empty()) continue;
-    out.commands.push_back({.name = app.get_name(),
-                            .description = app.get_description(),
-                            .footer = app.get_footer(),
-                            .options = list_options(app, false),
-                            .positionals = list_options(app, true)});
-    ListedCommand& listed = out.commands.back();
-    if (!listed.positionals.empty()) listed.words = listed.positionals[0].choices;
-    if (app.get_prefix_command())  // it hands its words on to a client
-      for (const AgentClient& client : agent_clients()) listed.words.emplace_back(client.name);
-  }
+  for (const Command& command : commands)
+    if (!command.app->get_group().empty()) out.commands.push_back(list_command(*command.app, ""));
   return out;
 }
 

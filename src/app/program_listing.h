@@ -21,8 +21,12 @@ struct ListedOption {
 struct ListedCommand {
   std::string name, description, footer;
   std::vector<ListedOption> options, positionals;
-  std::vector<std::string> words;  // what its first word may be, where it is one of a list
+  std::vector<std::string> words;    // what its first word may be, where it is one of a list
+  std::vector<ListedCommand> parts;  // commands below it, by their whole names: "bench speed"
 };
+
+// Its own options and those of its parts, each once.
+std::vector<ListedOption> offered_options(const ListedCommand& command);
 
 struct ProgramListing {
   std::string name, version, description;

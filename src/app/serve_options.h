@@ -26,9 +26,10 @@ struct ServeOptions {
   double idle_release_s = 0;         // 0: never
   std::string default_thinking;
   std::string max_request = "64M";
-  double drain_delay_s = 0, drain_s = 600;
+  double drain_s = 600;
   bool no_webui = false;
   int engine_fd = -1;                // hidden: this is the engine's process, and its socket
+  double drain_delay_s = 0;          // after SIGTERM, not ready but still taking requests
 };
 
 // What the text side needs of an opened bundle; takes the tokenizer and the template over.

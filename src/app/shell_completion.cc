@@ -42,14 +42,14 @@ std::string bash_completion(const ProgramListing& program) {
   std::string cases;
   for (const ListedCommand& command : program.commands) {
     std::string values, files;
-    for (const ListedOption& option : command.options) {
+    for (const ListedOption& option : offered_options(command)) {
       if (!option.choices.empty())
         values += fmt::format("        {}) values='{}' ;;\n", joined(option.names, "|"), joined(option.choices, " "));
       else if (!option.value.empty()) files += (files.empty() ? "" : "|") + joined(option.names, "|");
     }
     if (!files.empty()) values += fmt::format("        {}) files=1 ;;\n", files);
     cases += fmt::format("    {})\n      options='{}' words='{}'\n      case $previous in\n{}      esac ;;\n",
-                         command.name, names_of(command.options), joined(command.words, " "), values);
+                         command.name, names_of(offered_options(command)), joined(command.words, " "), values);
   }
   return fmt::format(R"(# Completion of {0} for bash.
 _{0}() {{
@@ -93,7 +93,7 @@ std::string zsh_completion(const ProgramListing& program) {
   for (const ListedCommand& command : program.commands) {
     commands += fmt::format("    '{}:{}'\n", command.name, in_quotes(command.description, ":"));
     cases += fmt::format("    {})\n      _arguments -s", command.name);
-    for (const ListedOption& option : command.options) cases += " \\\n        " + argument(option);
+    for (const ListedOption& option : offered_options(command)) cases += " \\\n        " + argument(option);
     if (!command.words.empty()) cases += fmt::format(" \\\n        '1: :({})'", joined(command.words, " "));
     cases += " \\\n        '*: :_files' ;;\n";
   }
@@ -132,7 +132,7 @@ std::string fish_completion(const ProgramListing& program) {
     out += fmt::format("complete -c {} -n __fish_use_subcommand -f -a {} -d '{}'\n", program.name, command.name,
                        in_quotes(command.description));
     const std::string seen = "__fish_seen_subcommand_from " + command.name;
-    for (const ListedOption& option : command.options) out += option_line(option, seen);
+    for (const ListedOption& option : offered_options(command)) out += option_line(option, seen);
     if (!command.words.empty())
       out += fmt::format("complete -c {} -n '{}' -f -a '{}'\n", program.name, seen, joined(command.words, " "));
   }

@@ -269,6 +269,7 @@ void Service::drain(std::function<void()> drained) {
 
 void Service::sweep() {
   sweeper_ = loop_.after(kSweepSeconds, [this] {
+    remember_facts();
     const auto now = std::chrono::steady_clock::now();
     const std::vector<std::shared_ptr<Call>> calls(calls_.begin(), calls_.end());
     for (const auto& call : calls) call->keep_alive(now);

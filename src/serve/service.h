@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -82,6 +83,7 @@ class Service final : public HttpHandler {
   bool model_known(const std::string& name) const;
   std::optional<ApiError> not_ready() const;
   OrderedJson model_json() const;
+  const EngineFacts* remember_facts();  // of the engine, or of the last one that was ready; null before any was
 
   // A small JSON body, or an error's answer given.
   std::optional<OrderedJson> small_body(Exchange& exchange);
@@ -100,6 +102,7 @@ class Service final : public HttpHandler {
   mutable ResponseStore store_;
   std::set<std::shared_ptr<Call>> calls_;
   std::unique_ptr<Loop::Timer> sweeper_;
+  std::optional<EngineFacts> last_facts_;
   bool leaving_ = false, draining_ = false;
   std::function<void()> drained_;
   std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();

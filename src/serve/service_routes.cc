@@ -169,6 +169,12 @@ void Service::delete_response(std::shared_ptr<Exchange> e) {
   e->respond({.body = dump_json({{"id", id}, {"object", "response"}, {"deleted", true}})});
 }
 
+// What runs is known while the engine recovers, too.
+const EngineFacts* Service::remember_facts() {
+  if (const EngineFacts* facts = engine_.ready()) last_facts_ = *facts;
+  return last_facts_ ? &*last_facts_ : nullptr;
+}
+
 void Service::status(std::shared_ptr<Exchange> e) {
   engine_.status([this, e](OrderedJson engine) {
     const EngineFacts* facts = engine_.ready();
@@ -176,9 +182,9 @@ void Service::status(std::shared_ptr<Exchange> e) {
     OrderedJson body = {{"ready", facts != nullptr && !leaving_}, {"draining", leaving_}, {"version", options_.version},
                         {"uptime_s", std::round(std::chrono::duration<double>(std::chrono::steady_clock::now() - started_).count() * 10) / 10}};
     if (!facts) body["why_not_ready"] = engine_.why_not();
-    if (facts) {
-      body["max_context"] = facts->max_context;
-      body.update(facts->identity);
+    if (const EngineFacts* known = remember_facts()) {
+      body["max_context"] = known->max_context;
+      body.update(known->identity);
     }
     body["engine_process"] = engine_.supervision();
     OrderedJson outcomes = OrderedJson::object();
@@ -206,9 +212,10 @@ void Service::status(std::shared_ptr<Exchange> e) {
 void Service::metrics(std::shared_ptr<Exchange> e) {
   engine_.status([this, e](OrderedJson engine) {
     ++stats_.responses[{"/metrics", 200}];
+    const EngineFacts* known = remember_facts();
     const HttpCounters http = http_counters_ ? http_counters_() : HttpCounters{};
     e->respond({.content_type = "text/plain; version=0.0.4; charset=utf-8",
-                .body = metrics_text(stats_, http, engine, engine_.supervision(), engine_.ready() && !leaving_)});
+                .body = metrics_text(stats_, http, engine, engine_.supervision(), known ? known->identity : OrderedJson(), engine_.ready() && !leaving_)});
   });
 }
 

@@ -39,7 +39,8 @@ struct ServiceStats {
   void record(const CallTimes& times, double total_s);
 };
 
-// Prometheus text of the server's own counters and of the engine's status, prefix foretoken_.
-std::string metrics_text(const ServiceStats& stats, const HttpCounters& http, const OrderedJson& engine, const OrderedJson& supervision, bool ready);
+// Prometheus text of the server's own counters and of the engine's status, prefix foretoken_. `identity`: EngineFacts::identity, null
+// while it is unknown.
+std::string metrics_text(const ServiceStats& stats, const HttpCounters& http, const OrderedJson& engine, const OrderedJson& supervision, const OrderedJson& identity, bool ready);
 
 }  // namespace foretoken::serve

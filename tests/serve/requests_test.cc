@@ -255,10 +255,12 @@ TEST(Stats, PercentilesAndMetrics) {
   EXPECT_NEAR(values.percentile(0.5), 0.95, 0.002);  // of the last hundred
   ServiceStats stats;
   stats.record({.first_token_s = 0.5, .prompt_tokens = 3, .answer_tokens = 4, .outcome = "stop"}, 1);
-  const std::string text = metrics_text(stats, {}, parse(R"({"speculation":{"by_drafter":{"mtp":{"drafted":5,"verified":4,"accepted":3}}}})"), parse(R"({"restarts":2})"), true);
+  const std::string text = metrics_text(stats, {}, parse(R"({"speculation":{"by_drafter":{"mtp":{"drafted":5,"verified":4,"accepted":3}}}})"), parse(R"({"restarts":2})"),
+                                        parse(R"({"model":{"name":"m\"x"}})"), true);
   EXPECT_NE(text.find("foretoken_engine_restarts_total 2\n"), std::string::npos);
   EXPECT_NE(text.find("foretoken_speculation_accepted_total{drafter=\"mtp\"} 3\n"), std::string::npos);
   EXPECT_NE(text.find("foretoken_requests_total{outcome=\"stop\"} 1\n"), std::string::npos);
+  EXPECT_NE(text.find("model=\"m_x\""), std::string::npos);
 }
 
 TEST(Defaults, ComeFromTheBundle) {
