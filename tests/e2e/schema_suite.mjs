@@ -45,6 +45,7 @@ export class Suite {
   // refused: arguments whose names the model's way to write calls cannot spell.
   figures = { questions: 0, answers: 0, complete: 0, cut: 0, never_complete: 0, refused: 0, ids_equal: 0, tokens: 0, drafted: 0 };
   problems = [];
+  never = new Set();
   #plain = new Map();
   #validators = new Map();
 
@@ -61,7 +62,9 @@ export class Suite {
       const first = await this.#compare(server, job, {});
       if (first?.finish !== 'length') return;
       const second = await this.#compare(server, { ...job, key: `${job.key}, closing` }, { logit_bias: closing, frequency_penalty: 2, max_tokens: 400 });
-      if (second?.finish === 'length') ++this.figures.never_complete;
+      if (second?.finish !== 'length') return;
+      ++this.figures.never_complete;
+      this.never.add(job.key);
     });
   }
   async #compare(server, job, more) {
