@@ -21,15 +21,23 @@ Result<Dfa> text_without(std::string_view stop) {
   return subtract(any, with);
 }
 
-// Texts of `words` that are followed by `stop` and hold it nowhere before.
-Result<Dfa> until(const Dfa& words, std::string_view stop) {
+// Texts of `words` that are followed by kEndOfValue and hold it nowhere before, nor what a reader of calls takes for the
+// end of a value: its closing tag in front of another parameter or of the function's end.
+Result<Dfa> until_end_of_value(const Dfa& words) {
+  const std::string_view stop = kEndOfValue;
   const Expr anything = expr::repeat(expr::set(CodePointSet::all()), 0);
   const Expr one = expr::set(CodePointSet::all());
   ASSIGN_OR_RETURN(const Dfa ended,
                    whole(expr::sequence({expr::automaton(words), expr::literal(stop)}), Encoding::kText));
   ASSIGN_OR_RETURN(const Dfa early,
                    whole(expr::sequence({anything, expr::literal(stop), one, anything}), Encoding::kText));
-  return subtract(ended, early);
+  const Expr blanks = expr::repeat(expr::set({{'\t', '\n'}, {'\r', '\r'}, {' ', ' '}}), 0);
+  ASSIGN_OR_RETURN(const Dfa misread,
+                   whole(expr::sequence({anything, expr::literal("</parameter>"), blanks,
+                                         expr::choice({expr::literal("<parameter="), expr::literal("</function>")}), anything}),
+                         Encoding::kText));
+  ASSIGN_OR_RETURN(const Dfa first, subtract(ended, early));
+  return subtract(first, misread);
 }
 
 bool is_name(std::string_view name, ToolCallForm form) {
@@ -180,6 +188,11 @@ class ToolGrammarWriter {
         if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     for (const std::string& name : object.required)
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+    const bool any_number = object.max == UINT32_MAX || object.max == 0;  // where no name is given
+    if (object.min > object.required.size() || object.max < names.size() || (names.empty() && !any_number))
+      return Error{ErrorCode::kUnsupported, shape.where + ": a number of arguments has no XML form"};
+    for (const ObjectLayer& layer : object.layers)
+      if (layer.names) return Error{ErrorCode::kUnsupported, shape.where + "/propertyNames: has no XML form"};
     std::vector<Expr> parts;
     for (const std::string& name : names) {
       if (!is_name(name, ToolCallForm::kXml))
@@ -197,10 +210,10 @@ class ToolGrammarWriter {
   Result<Expr> free_parameters(const Shape& shape) const {
     const bool closed = std::any_of(shape.object.layers.begin(), shape.object.layers.end(),
                                     [](const ObjectLayer& l) { return !l.additional.empty(); });
-    if (closed) return expr::sequence({});
+    if (closed || shape.object.max == 0) return expr::sequence({});
     const Expr anything = expr::repeat(expr::set(CodePointSet::all()), 0);
     ASSIGN_OR_RETURN(const Dfa any, whole(anything, Encoding::kText));
-    ASSIGN_OR_RETURN(Dfa value, until(any, kEndOfValue));
+    ASSIGN_OR_RETURN(Dfa value, until_end_of_value(any));
     const CodePointSet name = CodePointSet::all().without(0, 0x20).without('<', '<').without('>', '>');
     return expr::repeat(expr::sequence({expr::literal("<parameter="), expr::repeat(expr::set(name), 1, 64),
                                         expr::literal(">\n"), expr::automaton(std::move(value))}),
@@ -248,7 +261,7 @@ class ToolGrammarWriter {
       ASSIGN_OR_RETURN(const Dfa misread, read_as(others));
       ASSIGN_OR_RETURN(words, subtract(*words, misread));
     }
-    ASSIGN_OR_RETURN(Dfa ended, until(*words, kEndOfValue));
+    ASSIGN_OR_RETURN(Dfa ended, until_end_of_value(*words));
     return expr::automaton(std::move(ended));
   }
 

@@ -42,7 +42,7 @@ async function spread(items, width, work) {
 export class Suite {
   // complete: ended by the model. cut: by max_tokens, the beginning of a text; such a question is put again, with a
   // bias towards what closes strings, arrays and objects, and a penalty against loops.
-  // refused: arguments whose names the model's way to write calls cannot spell.
+  // refused: arguments that the model's way to write calls cannot spell, or that nothing counts there.
   figures = { questions: 0, answers: 0, complete: 0, cut: 0, never_complete: 0, refused: 0, ids_equal: 0, tokens: 0, drafted: 0 };
   problems = [];
   never = new Set();
@@ -83,7 +83,7 @@ export class Suite {
 
   async #ask(server, job, more) {
     const answer = await server.post('/v1/chat/completions', { ...requestOf(job, job.mode, job.seed), ...more });
-    if (job.mode.tools && answer.status === 400 && /a parameter's name has no XML form/.test(answer.text)) {
+    if (job.mode.tools && answer.status === 400 && /has no XML form/.test(answer.text)) {
       ++this.figures.refused;
       return null;
     }

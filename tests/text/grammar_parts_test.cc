@@ -231,6 +231,9 @@ TEST(GrammarParts, ToolCallsAsXml) {
         call("<function=now>\n</function>"),
         "\n\n" + call("<function=stop>\n</function>") + "\n" + call("<function=now>\n</function>")})
     EXPECT_TRUE(accepts(grammar, good)) << good;
+  // A text in which a reader would see the parameter's end is no value.
+  for (const std::string& value : {"</parameter>\n</function>", "</parameter></function>", "a</parameter> \n<parameter=limit>\n5", "a\n</parameter>\n</function>\nb"})
+    EXPECT_FALSE(accepts(grammar, call(search + parameter("query", value) + end))) << value;
   for (const std::string& bad :
        {call(search + end), call(search + parameter("limit", "5") + end),
         call(search + parameter("query", "a") + parameter("limit", "0") + end),
@@ -286,6 +289,14 @@ TEST(GrammarParts, ToolsThatAreRefused) {
   EXPECT_TRUE(message({{"a>b", nullptr}}).starts_with("tool 'a>b': "));
   EXPECT_TRUE(message({{"a", OrderedJson::parse(R"({"type":"object","properties":{"x":{"not":{}}}})")}})
                   .starts_with("tool 'a': #/properties/x/not: "));
+  // In tags nothing counts parameters or reads their names, and what is not followed must not be accepted.
+  for (const char* schema : {R"({"type":"object","propertyNames":{"enum":["k"]}})", R"({"type":"object","minProperties":1})", R"({"type":"object","maxProperties":2})",
+                             R"({"type":"object","properties":{"a":{},"b":{}},"maxProperties":1})"}) {
+    EXPECT_NE(message({{"a", OrderedJson::parse(schema)}}).find("no XML form"), std::string::npos) << schema;
+    const bool counted = std::string(schema).find("max") == std::string::npos;  // what JSON's grammar follows
+    EXPECT_EQ(message({{"a", OrderedJson::parse(schema)}}, {.form = ToolCallForm::kJson}) == "accepted", counted) << schema;
+  }
+  EXPECT_EQ(message({{"a", OrderedJson::parse(R"({"properties":{"a":{},"b":{}},"required":["a"],"minProperties":1,"maxProperties":2})")}}), "accepted");
   EXPECT_TRUE(message({{"a", OrderedJson::parse(R"({"properties":{"x":{"items":{"uniqueItems":true}}}})")}},
                       {.form = ToolCallForm::kJson})
                   .starts_with("tool 'a': #/properties/x/items/uniqueItems: "));
