@@ -20,6 +20,7 @@ namespace foretoken {
 namespace {
 
 using namespace test;
+using test::Trace;  // recorded drafts, not the program's trace of phases
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());

@@ -15,6 +15,7 @@ namespace foretoken {
 namespace {
 
 using namespace test;
+using test::Trace;  // recorded drafts, not the program's trace of phases
 
 constexpr int kAnyVocabulary = 1 << 30;
 
