@@ -39,7 +39,7 @@ TEST(Statistics, AnIntervalOfOneValueIsThatValueAndRepeatsExactly) {
   EXPECT_GT(x.high, 4);
 }
 
-TEST(Trial, BlocksAreMirroredAndAlternate) {
+TEST(TrialRule, BlocksAreMirroredAndAlternate) {
   EXPECT_EQ(block_order(2, 0), (std::vector<int>{0, 1, 1, 0}));
   EXPECT_EQ(block_order(2, 1), (std::vector<int>{1, 0, 0, 1}));
   EXPECT_EQ(block_order(3, 0), (std::vector<int>{0, 1, 2, 2, 1, 0}));
@@ -50,7 +50,7 @@ std::vector<TrialBlock> repeated(TrialBlock block, int blocks) {
   return std::vector<TrialBlock>(static_cast<size_t>(blocks), block);
 }
 
-TEST(Trial, WithoutNoiseTheBoundIsTwoPercent) {
+TEST(TrialRule, WithoutNoiseTheBoundIsTwoPercent) {
   EXPECT_EQ(judge(repeated({{100, 100}, {101.9, 101.9}}, 4)).verdict, TrialVerdict::kNoDifference);
   EXPECT_EQ(judge(repeated({{100, 100}, {102.1, 102.1}}, 4)).verdict, TrialVerdict::kGain);
   EXPECT_EQ(judge(repeated({{100, 100}, {98.1, 98.1}}, 4)).verdict, TrialVerdict::kNoDifference);
@@ -62,13 +62,13 @@ TEST(Trial, WithoutNoiseTheBoundIsTwoPercent) {
   EXPECT_NEAR(r.interval.low, 0.03, 1e-12);
 }
 
-TEST(Trial, LowerFiguresMayBeTheBetterOnes) {
+TEST(TrialRule, LowerFiguresMayBeTheBetterOnes) {
   EXPECT_EQ(judge(repeated({{100, 100}, {103, 103}}, 4), Better::kLower).verdict, TrialVerdict::kLoss);
   EXPECT_EQ(judge(repeated({{103, 103}, {100, 100}}, 4), Better::kLower).verdict, TrialVerdict::kGain);
 }
 
 // One block is Splash's rule word for word: the two same-arm rounds' disagreement, and twice of it.
-TEST(Trial, OneBlockSpreadIsTheDisagreementOfItsRounds) {
+TEST(TrialRule, OneBlockSpreadIsTheDisagreementOfItsRounds) {
   const TrialResult r = judge(repeated({{100, 102}, {90, 90}}, 1));
   EXPECT_NEAR(r.spread, 2 / 101.0, 1e-12);
   EXPECT_NEAR(r.bound, 4 / 101.0, 1e-12);
@@ -77,7 +77,7 @@ TEST(Trial, OneBlockSpreadIsTheDisagreementOfItsRounds) {
             TrialVerdict::kNoDifference);  // 3.5 % and a bound of 3.96 %
 }
 
-TEST(Trial, AWideSpreadDecidesNothing) {
+TEST(TrialRule, AWideSpreadDecidesNothing) {
   const TrialResult r = judge(repeated({{100, 106}, {50, 50}}, 8));
   EXPECT_EQ(r.verdict, TrialVerdict::kInconclusive);
   EXPECT_EQ(r.wide_blocks.size(), 8u);
@@ -86,12 +86,12 @@ TEST(Trial, AWideSpreadDecidesNothing) {
   EXPECT_EQ(judge(repeated({{100, std::nan("")}, {50, 50}}, 8)).verdict, TrialVerdict::kInconclusive);
 }
 
-TEST(Trial, FewBlocksWarnButClaimNothing) {
+TEST(TrialRule, FewBlocksWarnButClaimNothing) {
   EXPECT_EQ(judge(repeated({{100, 100}, {120, 120}}, 3)).verdict, TrialVerdict::kInconclusive);
   EXPECT_EQ(judge(repeated({{100, 100}, {80, 80}}, 3)).verdict, TrialVerdict::kLoss);
 }
 
-TEST(Trial, OneDisturbedBlockIsListedAndOutvoted) {
+TEST(TrialRule, OneDisturbedBlockIsListedAndOutvoted) {
   std::vector<TrialBlock> blocks = repeated({{100, 100}, {104, 104}}, 7);
   blocks.push_back({{100, 60}, {104, 104}});
   const TrialResult r = judge(blocks);
@@ -101,7 +101,7 @@ TEST(Trial, OneDisturbedBlockIsListedAndOutvoted) {
 }
 
 // Drift that both arms share cancels: the machine loses 20 % of its speed over the study.
-TEST(Trial, DriftFallsOnBothArms) {
+TEST(TrialRule, DriftFallsOnBothArms) {
   std::vector<TrialBlock> blocks;
   for (int b = 0; b < 8; ++b) {
     TrialBlock block;
@@ -119,7 +119,7 @@ TEST(Trial, DriftFallsOnBothArms) {
 
 // 200 studies each: of one program twice, of a program that is 3 % slower, and of one that is 4 % faster (a claim needs
 // more than a warning). A round differs from the next by what a quiet machine shows.
-TEST(Trial, APlantedSlowdownIsFoundAndTheSameProgramTwiceIsNeverAGain) {
+TEST(TrialRule, APlantedSlowdownIsFoundAndTheSameProgramTwiceIsNeverAGain) {
   std::map<TrialVerdict, int> same, slower, faster;
   const PlantedNoise quiet{.round = 0.006, .drift = 0.05, .bursts = 0.02};
   for (uint64_t seed = 0; seed < 200; ++seed) {
@@ -136,7 +136,7 @@ TEST(Trial, APlantedSlowdownIsFoundAndTheSameProgramTwiceIsNeverAGain) {
 }
 
 // However noisy the machine, the same program twice never gains; where noise hides the truth, the verdict says so.
-TEST(Trial, NoiseNeverMakesAGain) {
+TEST(TrialRule, NoiseNeverMakesAGain) {
   for (const double noise : {0.01, 0.02, 0.04, 0.08}) {
     int gains = 0, undecided = 0;
     for (uint64_t seed = 0; seed < 200; ++seed) {
