@@ -175,17 +175,9 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
   }
   __syncthreads();
 
-  // The maximum before and after each block, in ascending order.
   if (threadIdx.x < kHeads) {
     const int h = threadIdx.x;
-    float m = -infinity();
-    for (int b = 0; b < used; ++b) {
-      const float next = m < largest[h][b] ? largest[h][b] : m;
-      factor[h][b] = exp(__fsub_rn(m, next));
-      largest[h][b] = next;
-      m = next;
-    }
-    running[h] = m;
+    running[h] = carry_maxima(largest[h], factor[h], used);
   }
   __syncthreads();
 
@@ -203,9 +195,7 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
   __syncthreads();
   if (threadIdx.x < kHeads) {
     const int h = threadIdx.x;
-    float l = 0;
-    for (int b = 0; b < used; ++b) l = __fadd_rn(__fmul_rn(l, factor[h][b]), sums[h][b]);
-    total[h] = l;
+    total[h] = carry_sums(sums[h], factor[h], used);
   }
   __syncthreads();
 

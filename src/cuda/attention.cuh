@@ -32,6 +32,26 @@ FORETOKEN_DEVICE int64_t slot_of(int64_t position, int64_t prefix, const int32_t
   return position < prefix ? position : prefix + path[position - prefix];
 }
 
+// The maximum before and after each block of one head, in ascending order: what was summed before block b counts
+// `factor[b]`. The last one.
+FORETOKEN_DEVICE float carry_maxima(float* largest, float* factor, int used) {
+  float m = -infinity();
+  for (int b = 0; b < used; ++b) {
+    const float next = m < largest[b] ? largest[b] : m;
+    factor[b] = exp(__fsub_rn(m, next));
+    largest[b] = next;
+    m = next;
+  }
+  return m;
+}
+
+// The sum of the weights of one head, block by block.
+FORETOKEN_DEVICE float carry_sums(const float* sums, const float* factor, int used) {
+  float l = 0;
+  for (int b = 0; b < used; ++b) l = __fadd_rn(__fmul_rn(l, factor[b]), sums[b]);
+  return l;
+}
+
 // Spans of bf16 keys and values through shared memory (attention_staged.cu); false when the shape is not theirs.
 bool run_staged_spans(SpanTask task, int rows, Queue& queue);
 

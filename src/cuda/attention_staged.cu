@@ -158,17 +158,9 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
   if (threadIdx.x == 0)  // the keys' room is free
     for (int b = kFirstValues; b < kValueSlots; ++b) request_values(b);
 
-  // The maximum before and after each block, in ascending order.
   if (threadIdx.x < kHeads) {
     const int h = threadIdx.x;
-    float m = -infinity();
-    for (int b = 0; b < used; ++b) {
-      const float next = m < largest[h][b] ? largest[h][b] : m;
-      factor[h][b] = exp(__fsub_rn(m, next));
-      largest[h][b] = next;
-      m = next;
-    }
-    running[h] = m;
+    running[h] = carry_maxima(largest[h], factor[h], used);
   }
   __syncthreads();
   for (int b = warp; b < used; b += kWarps) {
@@ -185,9 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
   __syncthreads();
   if (threadIdx.x < kHeads) {
     const int h = threadIdx.x;
-    float l = 0;
-    for (int b = 0; b < used; ++b) l = __fadd_rn(__fmul_rn(l, factor[h][b]), sums[h][b]);
-    total[h] = l;
+    total[h] = carry_sums(sums[h], factor[h], used);
   }
 
   // Values: a thread two dimensions and half of the heads.
