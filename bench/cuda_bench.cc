@@ -27,7 +27,7 @@ struct Options {
   std::vector<int> rows = {1, 2, 4, 8, 16, 32};
   int layers = 0, prefill = 512, prefix = 1024, rounds = 15;
   double read_limit = 4.45;  // TB/s of a streaming read on an H200, measured
-  bool products = false;
+  bool products = false, no_graphs = false;
   int copies = 3;
 };
 
@@ -138,7 +138,7 @@ Weights random_weights(const ModelConfig& c, Backend& backend, RandomBlocks& blo
 }
 
 int run(const Options& o) {
-  auto made = make_cuda_backend();
+  auto made = make_cuda_backend({.graphs = !o.no_graphs});
   if (!made) {
     fmt::print(stderr, "cuda_bench: {}\n", made.error().message);
     return 4;
@@ -263,6 +263,7 @@ int main(int argc, char** argv) {
   app.add_option("--kv-format", o.kv, "f32, bf16 or int8")->capture_default_str();
   app.add_option("--read-limit", o.read_limit, "TB/s of a streaming read")->capture_default_str();
   app.add_option("--copies", o.copies, "Matrices that take turns with --products; 1: what fits stays in the cache")->capture_default_str();
+  app.add_flag("--no-graphs", o.no_graphs, "Launch kernels one by one, for tools that time them");
   app.add_flag("--products", o.products, "Time single products instead of passes");
   CLI11_PARSE(app, argc, argv);
   return foretoken::run(o);

@@ -38,13 +38,13 @@ constexpr int kMostTopExperts = 32, kMostExperts = 512;
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device) : device_(device) {
+CudaBackend::CudaBackend(int device, const CudaOptions& options) : device_(device) {
   check(cudaSetDevice(device), "choosing a device");
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "asking for properties");
   detail_ = fmt::format("{}, sm_{}{}, {} GiB", properties.name, properties.major, properties.minor,
                         properties.totalGlobalMem >> 30);
-  queue_ = std::make_unique<Queue>();
+  queue_ = std::make_unique<Queue>(options.graphs);
 }
 
 CudaBackend::~CudaBackend() { queue_->synchronize("an operator"); }

@@ -36,7 +36,7 @@ class CudaMatrix final : public Matrix {
 class CudaBackend final : public Backend {
  public:
   // `device` exists and is of an architecture that the kernels were compiled for.
-  explicit CudaBackend(int device);
+  CudaBackend(int device, const CudaOptions& options);
   ~CudaBackend() override;
   BackendInfo info() const override;
   BackendLimits limits() const override;

@@ -20,7 +20,7 @@ foretoken::Backend* fail(char* error, size_t bytes, const std::string& sentence)
 
 int foretoken_cuda_interface() { return foretoken::kBackendInterface; }
 
-foretoken::Backend* foretoken_cuda_create(char* error, size_t bytes) {
+foretoken::Backend* foretoken_cuda_create(const foretoken::CudaOptions& options, char* error, size_t bytes) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
   if (status != cudaSuccess || count == 0)
@@ -40,5 +40,5 @@ foretoken::Backend* foretoken_cuda_create(char* error, size_t bytes) {
   }
   if (!found)
     return fail(error, bytes, fmt::format("the device is sm_{}, and the kernels were compiled for sm_{} only", wanted, compiled));
-  return new foretoken::cuda::CudaBackend(0);
+  return new foretoken::cuda::CudaBackend(0, options);
 }

@@ -7,5 +7,5 @@ extern "C" {
 // kBackendInterface of the build.
 int foretoken_cuda_interface();
 // A backend on the first device, or null and one sentence in `error` (bytes of them, with the end).
-foretoken::Backend* foretoken_cuda_create(char* error, size_t bytes);
+foretoken::Backend* foretoken_cuda_create(const foretoken::CudaOptions& options, char* error, size_t bytes);
 }

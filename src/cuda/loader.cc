@@ -20,7 +20,7 @@ std::filesystem::path find_library() {
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> make_cuda_backend() {
+Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options) {
   const auto unavailable = [](const std::string& why) {
     return Error{ErrorCode::kDevice, "--backend cuda: " + why + "; use --backend cpu"};
   };
@@ -32,7 +32,7 @@ Result<std::unique_ptr<Backend>> make_cuda_backend() {
   const auto create = reinterpret_cast<decltype(&foretoken_cuda_create)>(::dlsym(library, "foretoken_cuda_create"));
   if (!interface || !create || interface() != kBackendInterface) return unavailable(path.string() + " belongs to another version of the program");
   char error[512];
-  Backend* backend = create(error, sizeof error);
+  Backend* backend = create(options, error, sizeof error);
   if (!backend) return unavailable(error);
   return std::unique_ptr<Backend>(backend);
 }

@@ -2,8 +2,6 @@
 #include "cuda/queue.h"
 
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "cuda/memory.h"
 
@@ -27,12 +25,8 @@ bool same(dim3 a, dim3 b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
 }  // namespace
 
-// FORETOKEN_CUDA_GRAPHS=0 launches one by one: for tools that measure kernels.
-Queue::Queue()
-    : graphs_allowed_(
-          std::string_view(std::getenv("FORETOKEN_CUDA_GRAPHS") ? std::getenv("FORETOKEN_CUDA_GRAPHS") : "1") != "0"),
-      pinned_(pinned_memory(kDataBytes)),
-      data_(device_memory(kDataBytes)) {
+Queue::Queue(bool graphs)
+    : graphs_allowed_(graphs), pinned_(pinned_memory(kDataBytes)), data_(device_memory(kDataBytes)) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   live().push_back(this);
 }

@@ -27,7 +27,8 @@ struct QueueCounts {
 
 class Queue {
  public:
-  Queue();
+  // `graphs` false: launches one by one.
+  explicit Queue(bool graphs);
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;

@@ -232,7 +232,7 @@ class Backend {
 };
 
 // The number that a backend in a shared library must have been built with: raised when anything in this file or batch.h changes.
-inline constexpr int kBackendInterface = 1;
+inline constexpr int kBackendInterface = 2;
 
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
 struct CpuOptions {
@@ -240,10 +240,14 @@ struct CpuOptions {
   int threads = 0;  // 0: all usable processors
 };
 
+struct CudaOptions {
+  bool graphs = true;  // passes of a shape seen before are one graph; false: every launch by itself, for tools that time kernels
+};
+
 std::unique_ptr<Backend> make_reference_backend();
 // Error when the processor lacks the requested instruction set (AVX2, FMA and F16C at least).
 Result<std::unique_ptr<Backend>> make_cpu_backend(const CpuOptions& options);
 // From libforetoken_cuda.so, looked for beside the program. Error when it or a device that it has kernels for is missing.
-Result<std::unique_ptr<Backend>> make_cuda_backend();
+Result<std::unique_ptr<Backend>> make_cuda_backend(const CudaOptions& options = {});
 
 }  // namespace foretoken

@@ -39,8 +39,8 @@ PY
 }
 
 profile() {  # shape: time of each kernel alone, of four layers and the head, for one row and for eight
-  FORETOKEN_CUDA_GRAPHS=0 ncu --clock-control none --cache-control none --metrics gpu__time_duration.sum --csv --page raw \
-    --log-file "$logs/profile.csv" "$folder/cuda_bench" --shape "$1" --layers 4 --rows 1,8 --rounds 1 --prefill 512 --prefix 1024 || return 1
+  ncu --clock-control none --cache-control none --metrics gpu__time_duration.sum --csv --page raw \
+    --log-file "$logs/profile.csv" "$folder/cuda_bench" --no-graphs --shape "$1" --layers 4 --rows 1,8 --rounds 1 --prefill 512 --prefix 1024 || return 1
   python3 - "$logs/profile.csv" <<'PY'
 import csv, sys
 rows = [r for r in csv.reader(line for line in open(sys.argv[1]) if line.startswith('"'))]
