@@ -201,12 +201,7 @@ Command add_bench_abba(CLI::App& bench) {
       "wall, cpu, or a JSON pointer into the output (default: decode speed of runs, wall time of commands)");
   app->add_option("--better", o->better, "higher or lower figures")->check(CLI::IsMember({"higher", "lower"}));
   app->add_option("--cohort", o->cohort, "standard, holdout, or a JSON list of prompts")->capture_default_str();
-  app->add_option("--blocks", o->blocks, "Measured blocks (4 at least to claim a gain)")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app->add_option("--warm-up", o->warm_blocks, "Blocks that are measured and not counted")
-      ->check(CLI::Range(0, 100))
-      ->capture_default_str();
+  add_trial_blocks(*app, o->blocks, o->warm_blocks);
   app->add_option("--settle", o->settle_s, "Seconds of rest before each block")->check(CLI::Range(0.0, 3600.0));
   app->add_option("--tokens,-n", o->tokens, "Tokens of each answer")
       ->check(CLI::Range(2, 100000))

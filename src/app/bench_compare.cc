@@ -234,12 +234,7 @@ Command add_bench_compare(CLI::App& bench) {
       ->allow_extra_args(false);
   app->add_option("--cohort", o->cohort, "standard, holdout, or a JSON list of prompts")->capture_default_str();
   app->add_option("--classes", o->classes, "Only prompts of these classes")->delimiter(',');
-  app->add_option("--blocks", o->blocks, "Measured blocks (4 at least to claim a gain)")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app->add_option("--warm-up", o->warm_blocks, "Blocks that are measured and not counted")
-      ->check(CLI::Range(1, 100))
-      ->capture_default_str();
+  add_trial_blocks(*app, o->blocks, o->warm_blocks, 1);
   app->add_option("--tokens,-n", o->tokens, "Longest answer")->check(CLI::Range(2, 100000))->capture_default_str();
   return {app, [o] {
             const auto status = bench_compare(*o);

@@ -167,12 +167,7 @@ Command add_bench_conversation(CLI::App& bench) {
   add_common_options(*app, o->common);
   add_bench_output(*app, o->output, false);
   add_speculation_options(*app, o->speculation);
-  app->add_option("--blocks", o->blocks, "Measured blocks (4 at least to claim a gain)")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app->add_option("--warm-up", o->warm_blocks, "Blocks that are measured and not counted")
-      ->check(CLI::Range(0, 100))
-      ->capture_default_str();
+  add_trial_blocks(*app, o->blocks, o->warm_blocks);
   app->add_option("--filler", o->filler, "Tokens of the system message, about")
       ->check(CLI::Range(0, 1 << 18))
       ->capture_default_str();

@@ -27,6 +27,15 @@ void add_bench_output(CLI::App& command, BenchOutput& output, bool with_json) {
   if (with_json) command.add_flag("--json", output.json, "Print the summary as JSON");
 }
 
+void add_trial_blocks(CLI::App& command, int& blocks, int& warm_blocks, int least_warm) {
+  command.add_option("--blocks", blocks, "Measured blocks (4 at least to claim a gain)")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  command.add_option("--warm-up", warm_blocks, "Blocks that are measured and not counted")
+      ->check(CLI::Range(least_warm, 100))
+      ->capture_default_str();
+}
+
 Measurement::Measurement(std::string kind, std::string title) : begin_(sample_load()) {
   OrderedJson& m = evidence_.manifest;
   m["kind"] = std::move(kind);

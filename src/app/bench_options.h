@@ -18,6 +18,8 @@ struct BenchOutput {
   bool json = false;  // overrides CommonOptions::json where a command has no model
 };
 void add_bench_output(CLI::App& command, BenchOutput& output, bool with_json);
+// --blocks and --warm-up of a trial; `least_warm`: warm-up blocks that it cannot do without.
+void add_trial_blocks(CLI::App& command, int& blocks, int& warm_blocks, int least_warm = 0);
 
 // A measurement under way. Construct it before the work begins: it samples the machine's load.
 class Measurement {

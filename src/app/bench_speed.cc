@@ -79,12 +79,7 @@ Command add_bench_speed(CLI::App& bench) {
   app->add_option("--cohort", o->cohort, "standard, holdout, or a JSON list of prompts")->capture_default_str();
   app->add_option("--classes", o->classes, "Only prompts of these classes")->delimiter(',');
   app->add_option("--arms", o->arms, "Comma list of auto and \"ROUTE MODE WIDTH\"")->capture_default_str();
-  app->add_option("--blocks", o->blocks, "Measured blocks (4 at least to claim a gain)")
-      ->check(CLI::Range(1, 1000))
-      ->capture_default_str();
-  app->add_option("--warm-up", o->warm_blocks, "Blocks that are measured and not counted")
-      ->check(CLI::Range(0, 100))
-      ->capture_default_str();
+  add_trial_blocks(*app, o->blocks, o->warm_blocks);
   app->add_option("--tokens,-n", o->tokens, "Longest answer")->check(CLI::Range(2, 100000))->capture_default_str();
   app->add_option("--trace", o->trace, "Write all cycles and their phases to a file in Chrome's trace format");
   app->add_option("--temperature", o->temperature, "0: greedy; otherwise top-k 20, top-p 0.95")
