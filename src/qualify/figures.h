@@ -43,6 +43,14 @@ class Rounds {
 std::vector<const Json*> counted_rows(const Evidence& evidence, const char* row_kind, Summary& summary);
 // Names the verdict's undecided and disturbed blocks in the notes, and keeps it.
 void add_verdict(Summary& summary, CellVerdict verdict);
+// The outcome of a measurement whose equal answers were compared: different, or inconclusive when a verdict that `decides` is.
+template <class Decides>
+void conclude(Summary& summary, Decides decides) {
+  if (summary.different > 0) summary.outcome = Outcome::kDifferent;
+  else
+    for (const CellVerdict& v : summary.verdicts)
+      if (decides(v) && v.result.verdict == TrialVerdict::kInconclusive) summary.outcome = Outcome::kInconclusive;
+}
 // Evenly spaced points of the distribution: x the values, y the share at or below.
 Series distribution(std::string name, std::vector<double> values);
 

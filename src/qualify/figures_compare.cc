@@ -111,10 +111,7 @@ Summary summarize_compare(const Evidence& evidence) {
       if (why.is_string()) summary.notes.push_back("Left out: " + why.get<std::string>().substr(0, 300) + ".");
   summary.tables = {std::move(table), std::move(agreement)};
   summary.plots = {std::move(plot)};
-  if (summary.different > 0) summary.outcome = Outcome::kDifferent;
-  else
-    for (const CellVerdict& v : summary.verdicts)
-      if (v.cell == "all" && v.result.verdict == TrialVerdict::kInconclusive) summary.outcome = Outcome::kInconclusive;
+  conclude(summary, [](const CellVerdict& v) { return v.cell == "all"; });
   return summary;
 }
 

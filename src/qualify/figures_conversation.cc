@@ -83,10 +83,7 @@ Summary summarize_conversation(const Evidence& evidence) {
   }
   summary.tables = {std::move(table)};
   summary.plots = {std::move(plot)};
-  if (summary.different > 0) summary.outcome = Outcome::kDifferent;
-  else
-    for (const CellVerdict& v : summary.verdicts)
-      if (v.result.verdict == TrialVerdict::kInconclusive) summary.outcome = Outcome::kInconclusive;
+  conclude(summary, [](const CellVerdict&) { return true; });
   return summary;
 }
 

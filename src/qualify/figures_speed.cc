@@ -175,10 +175,7 @@ Summary summarize_speed(const Evidence& evidence) {
     if (!totals[name].cycle_ms.empty()) latency.series.push_back(distribution(name, totals[name].cycle_ms));
   summary.plots.push_back(std::move(latency));
 
-  if (summary.different > 0) summary.outcome = Outcome::kDifferent;
-  else
-    for (const CellVerdict& v : summary.verdicts)
-      if (v.cell == "all" && v.result.verdict == TrialVerdict::kInconclusive) summary.outcome = Outcome::kInconclusive;
+  conclude(summary, [](const CellVerdict& v) { return v.cell == "all"; });
   return summary;
 }
 
