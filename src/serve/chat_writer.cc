@@ -21,6 +21,28 @@ OrderedJson openai_usage(const CallFacts& facts) {
           {"completion_tokens_details", {{"reasoning_tokens", facts.reasoning_tokens()}}}};
 }
 
+void end_openai_stream(Exchange& exchange, const CallFacts& facts, OrderedJson head) {
+  if (facts.spec.include_usage) {
+    head["choices"] = OrderedJson::array();
+    head["usage"] = openai_usage(facts);
+    head["foretoken"] = facts.extension();
+    exchange.write(sse_event({}, head));
+  }
+  exchange.write("data: [DONE]\n\n");
+  exchange.end_stream();
+}
+
+void fail_openai_stream(Exchange& exchange, const ApiError& error) {
+  exchange.write(sse_event({}, error_json(error, Dialect::kOpenAi)));
+  exchange.end_stream();
+}
+
+void write_openai_progress(Exchange& exchange, const EngineEvent& event, OrderedJson head) {
+  head["choices"] = OrderedJson::array();
+  head["prompt_progress"] = {{"total", event.prompt_total}, {"cache", event.cached_tokens}, {"processed", event.prompt_done}};
+  exchange.write(sse_event({}, head));
+}
+
 std::string openai_finish_reason(const Choice& choice) {
   if (choice.reason == "stop")
     for (const ToolCall& call : choice.answer.calls())
@@ -126,11 +148,7 @@ class ChatStreamWriter final : public ChatWriter {
     for (size_t i = 0; i < facts_.choices.size(); ++i) chunk(i, {{"role", "assistant"}, {"content", ""}});
   }
   void progress(const EngineEvent& event) override {
-    if (!facts_.spec.return_progress) return;
-    OrderedJson body = head("chat.completion.chunk");
-    body["choices"] = OrderedJson::array();
-    body["prompt_progress"] = {{"total", event.prompt_total}, {"cache", event.cached_tokens}, {"processed", event.prompt_done}};
-    exchange_.write(sse_event({}, body));
+    if (facts_.spec.return_progress) write_openai_progress(exchange_, event, head("chat.completion.chunk"));
   }
   void delta(size_t choice, const AnswerDelta& delta) override {
     if (delta.parts.empty()) return chunk(choice, OrderedJson::object(), &delta.tokens);
@@ -150,21 +168,10 @@ class ChatStreamWriter final : public ChatWriter {
     body["foretoken"] = facts_.extension(facts_.choices[choice]);
     exchange_.write(sse_event({}, body));
   }
-  void finished() override {
-    if (facts_.spec.include_usage) {
-      OrderedJson body = head("chat.completion.chunk");
-      body["choices"] = OrderedJson::array();
-      body["usage"] = openai_usage(facts_);
-      body["foretoken"] = facts_.extension();
-      exchange_.write(sse_event({}, body));
-    }
-    exchange_.write("data: [DONE]\n\n");
-    exchange_.end_stream();
-  }
+  void finished() override { end_openai_stream(exchange_, facts_, head("chat.completion.chunk")); }
   void failed(const ApiError& error) override {
     if (!exchange_.streaming()) return ChatWriter::failed(error);
-    exchange_.write(sse_event({}, error_json(error, Dialect::kOpenAi)));
-    exchange_.end_stream();
+    fail_openai_stream(exchange_, error);
   }
   void keep_alive() override { exchange_.write(": waiting\n\n"); }
 

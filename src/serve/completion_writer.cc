@@ -66,11 +66,7 @@ class CompletionStreamWriter final : public CompletionWriter {
     for (size_t i = 0; i < facts_.choices.size(); ++i) chunk(i, echoed(facts_.choices[i]), nullptr);
   }
   void progress(const EngineEvent& event) override {
-    if (!facts_.spec.return_progress) return;
-    OrderedJson body = head();
-    body["choices"] = OrderedJson::array();
-    body["prompt_progress"] = {{"total", event.prompt_total}, {"cache", event.cached_tokens}, {"processed", event.prompt_done}};
-    exchange_.write(sse_event({}, body));
+    if (facts_.spec.return_progress) write_openai_progress(exchange_, event, head());
   }
   void delta(size_t choice, const AnswerDelta& delta) override {
     std::string text;
@@ -85,21 +81,10 @@ class CompletionStreamWriter final : public CompletionWriter {
     body["foretoken"] = facts_.extension(facts_.choices[choice]);
     exchange_.write(sse_event({}, body));
   }
-  void finished() override {
-    if (facts_.spec.include_usage) {
-      OrderedJson body = head();
-      body["choices"] = OrderedJson::array();
-      body["usage"] = openai_usage(facts_);
-      body["foretoken"] = facts_.extension();
-      exchange_.write(sse_event({}, body));
-    }
-    exchange_.write("data: [DONE]\n\n");
-    exchange_.end_stream();
-  }
+  void finished() override { end_openai_stream(exchange_, facts_, head()); }
   void failed(const ApiError& error) override {
     if (!exchange_.streaming()) return CompletionWriter::failed(error);
-    exchange_.write(sse_event({}, error_json(error, Dialect::kOpenAi)));
-    exchange_.end_stream();
+    fail_openai_stream(exchange_, error);
   }
   void keep_alive() override { exchange_.write(": waiting\n\n"); }
 

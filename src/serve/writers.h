@@ -22,6 +22,12 @@ std::string sse_event(std::string_view name, const OrderedJson& data);
 
 // usage of chat completions and completions.
 OrderedJson openai_usage(const CallFacts& facts);
+// The last events of a stream of either: usage when it was asked for, in a chunk that begins as `head`, and the mark of the end.
+void end_openai_stream(Exchange& exchange, const CallFacts& facts, OrderedJson head);
+// A stream that had begun ends with the error.
+void fail_openai_stream(Exchange& exchange, const ApiError& error);
+// Of a prompt under way (return_progress), in a chunk that begins as `head`.
+void write_openai_progress(Exchange& exchange, const EngineEvent& event, OrderedJson head);
 // "stop", "length" or "tool_calls".
 std::string openai_finish_reason(const Choice& choice);
 // What the request asked to see of a batch's tokens (return_tokens): [{"id", "text", "drafted"}].
