@@ -243,23 +243,23 @@ void keep(Dfa& automaton, const std::vector<uint32_t>& renumbered, uint32_t coun
 void trim(Dfa& automaton) {
   const size_t n = automaton.states.size();
   std::vector<std::vector<uint32_t>> before(n);
-  std::vector<uint32_t> todo;
+  std::vector<uint32_t> work;
   std::vector<bool> useful(n, false);
   for (uint32_t i = 0; i < n; ++i) {
     for (const ByteEdge& edge : automaton.states[i].edges) before[edge.to].push_back(i);
     for (const CallEdge& edge : automaton.states[i].calls) before[edge.to].push_back(i);
     if (automaton.states[i].marks) {
       useful[i] = true;
-      todo.push_back(i);
+      work.push_back(i);
     }
   }
-  while (!todo.empty()) {
-    const uint32_t s = todo.back();
-    todo.pop_back();
+  while (!work.empty()) {
+    const uint32_t s = work.back();
+    work.pop_back();
     for (const uint32_t p : before[s])
       if (!useful[p]) {
         useful[p] = true;
-        todo.push_back(p);
+        work.push_back(p);
       }
   }
   std::vector<uint32_t> renumbered(n, kNoState);
