@@ -49,7 +49,7 @@ function onPage(name, visitor, body) {
 }
 
 for (const [name, size] of [['desktop', desktop], ['phone', phone]]) {
-  onPage(`${name}: an answer streams, its figures and drafted tokens are shown, and a reload keeps it`, { size, settings: steady }, async (page) => {
+  onPage(`${name}: an answer, its figures and drafted tokens are shown, and a reload keeps it`, { size, settings: steady }, async (page) => {
     await page.getByText('demo-dense').first().waitFor();
     await shot(page, `${name}-1-welcome`);
     // What the API says to the same question.
@@ -58,17 +58,11 @@ for (const [name, size] of [['desktop', desktop], ['phone', phone]]) {
     const expected = api.choices[0].message.content, tokens = api.choices[0].tokens;
     assert.ok(expected.length > 20 && tokens.length > 10);
 
-    await page.evaluate(() => {
-      window.lengths = new Set();
-      new MutationObserver(() => window.lengths.add(document.querySelector('.message.assistant .prose')?.textContent.length ?? 0))
-        .observe(document.getElementById('log'), { subtree: true, childList: true, characterData: true });
-    });
     await ask(page, question);
     assert.equal(await page.locator('.message.user .bubble').textContent(), question);
     const answer = page.locator('.message.assistant');
     const kept = await page.evaluate(() => JSON.parse(localStorage.getItem(Object.keys(localStorage).find((k) => k.startsWith('foretoken.chat.')))).messages[1]);
     assert.equal(kept.content, expected);
-    assert.ok(await page.evaluate(() => window.lengths.size) > 2, 'it grew in steps');
     const figures = await figuresOf(answer);
     assert.match(figures['tokens/s'], /^[\d.,]+$/);
     assert.equal(figures.tokens, String(tokens.length));
@@ -110,11 +104,13 @@ for (const [name, size] of [['desktop', desktop], ['phone', phone]]) {
   });
 }
 
-onPage('stop ends the answer on the page and in the engine, and what came stays', { settings: { temperature: 0, thinking: 'off' } }, async (page) => {
+onPage('an answer streams; stop ends it on the page and in the engine, and what came stays', { settings: { temperature: 0, thinking: 'off' } }, async (page) => {
   await page.route('**/v1/chat/completions', (route) => route.continue({ postData: JSON.stringify({ ...route.request().postDataJSON(), ignore_eos: true, max_tokens: 20000 }) }));
   await field(page).fill('Tell me everything.');
   await field(page).press('Enter');
-  await page.waitForFunction(() => (document.querySelector('.message.assistant .prose')?.textContent.length ?? 0) > 40);
+  // It grows while it runs; a short answer may be whole within one frame of a busy browser.
+  for (let steps = 0, length = 40; steps < 3; ++steps)
+    length = await (await page.waitForFunction((least) => { const now = document.querySelector('.message.assistant .prose')?.textContent.length ?? 0; return now > least && now; }, length)).jsonValue();
   await page.getByText('tokens/s').waitFor();
   const early = Number((await figuresOf(page.locator('.message.assistant'))).tokens.replace(',', ''));
   await page.getByRole('button', { name: 'Drafted tokens' }).click();  // while it runs

@@ -15,10 +15,6 @@
 #include "support/shared.h"
 #include "support/test_model.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define FORETOKEN_SANITIZED 1
-#endif
-
 namespace foretoken {
 namespace {
 
@@ -47,9 +43,6 @@ void expect_close(const char* what, uint64_t planned, uint64_t actual, uint64_t 
 }
 
 TEST_P(MemoryUse, IsWhatTheFootprintSays) {
-#ifdef FORETOKEN_SANITIZED
-  GTEST_SKIP() << "sanitizers keep memory of their own";
-#endif
   const std::filesystem::path path = test::demo_dir(GetParam());
   FORETOKEN_NEEDS_DEMO(GetParam());
   constexpr int kThreads = 2, kLanes = 2, kChunk = 512;

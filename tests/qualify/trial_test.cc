@@ -131,7 +131,7 @@ TEST(TrialRule, APlantedSlowdownIsFoundAndTheSameProgramTwiceIsNeverAGain) {
   EXPECT_EQ(same[TrialVerdict::kLoss], 0);
   EXPECT_GE(slower[TrialVerdict::kLoss], 190);
   EXPECT_EQ(slower[TrialVerdict::kGain], 0);
-  EXPECT_GE(faster[TrialVerdict::kGain], 170);
+  EXPECT_GE(faster[TrialVerdict::kGain], 170);  // this rule's power at 4 % (181 here), not a promise to users: it errs towards no claim
   EXPECT_EQ(faster[TrialVerdict::kLoss], 0);
 }
 
