@@ -23,7 +23,7 @@ if (values.only !== 'speed') {
   console.log(`${suite.cases.length} schemas, ${suite.jobs.length} ways to ask for them`);
   let before = 0;
   for (const lanes of [1, 8, 32]) {
-    const server = await Server.start(['--lanes', String(lanes), '--speculate', 'dflash', '--width', '7', ...more]);  // what is drafted does not follow the clock
+    const server = await Server.start(['--lanes', String(lanes), '--speculate', 'dflash,grammar', '--width', '7', ...more]);  // what is drafted does not follow the clock
     const begin = Date.now();
     await suite.run(server, lanes);
     const { speculation } = (await server.get('/status')).json;
@@ -38,7 +38,7 @@ if (values.only !== 'speed') {
   failed = suite.problems.length > 0 || suite.figures.ids_equal !== suite.figures.answers || suite.figures.answers === 0;
 }
 if (values.only !== 'suite') {
-  const server = await Server.start(['--lanes', '1', '--speculate', 'dflash', '--width', '7', ...more]);
+  const server = await Server.start(['--lanes', '1', '--speculate', 'dflash,grammar', '--width', '7', ...more]);
   for (const line of await speed(server, Number(values.rounds))) console.log(line);
   await server.stop();
 }

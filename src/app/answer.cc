@@ -70,7 +70,7 @@ void clear_interrupt() { interrupt_flag.store(false); }
 
 std::string marked(std::string_view piece, std::optional<Route> drafted, bool dim) {
   if (!drafted) return std::string(piece);
-  const char* colour = *drafted == Route::kCopy ? "33" : *drafted == Route::kMtp ? "36" : "32";
+  const char* colour = *drafted == Route::kCopy ? "33" : *drafted == Route::kMtp ? "36" : *drafted == Route::kGrammar ? "35" : "32";
   return fmt::format("\033[{};4m{}\033[0m{}", colour, piece, dim ? "\033[2m" : "");
 }
 

@@ -166,7 +166,7 @@ Command add_inspect(CLI::App& program) {
   CLI::App* app = program.add_subcommand("inspect", "What a bundle holds, what will be used and why");
   add_common_options(*app, o->common);
   add_memory_options(*app, o->memory);
-  app->add_option("--speculate", o->speculation.speculate, "auto, off, or a comma list of copy, mtp, dflash")->capture_default_str();
+  app->add_option("--speculate", o->speculation.speculate, "auto, off, or a comma list of copy, mtp, dflash, grammar")->capture_default_str();
   return {app, [o] {
             const auto result = inspect(*o);
             if (!result) return report(result.error());

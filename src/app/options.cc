@@ -102,7 +102,7 @@ void add_common_options(CLI::App& command, CommonOptions& o) {
 }
 
 void add_speculation_options(CLI::App& command, SpeculationFlags& f) {
-  command.add_option("--speculate", f.speculate, "auto, off, or a comma list of copy, mtp, dflash")->capture_default_str();
+  command.add_option("--speculate", f.speculate, "auto, off, or a comma list of copy, mtp, dflash, grammar")->capture_default_str();
   command.add_option("--verify", f.verify, "auto, chain, live or tree")->check(CLI::IsMember({"auto", "chain", "live", "tree"}))->capture_default_str();
   command.add_option("--width", f.width, "Proposed tokens per cycle (0: the controller's choice)")->check(CLI::Range(0, 64))->capture_default_str();
   command.add_option("--live-threshold", f.live_threshold, "Least cumulative confidence of a verified row")->check(CLI::Range(0.0, 1.0));

@@ -42,7 +42,7 @@ OrderedJson answer_json(const Answer& a, std::span<const TokenId> prompt, const 
   const int64_t computed = a.prompt_tokens - a.cached_tokens;
   const auto rate = [](double tokens, double seconds) { return seconds > 0 ? tokens / seconds : 0.0; };
   OrderedJson by_drafter = OrderedJson::object();
-  for (const Route route : {Route::kCopy, Route::kMtp, Route::kBlock})
+  for (const Route route : {Route::kCopy, Route::kMtp, Route::kBlock, Route::kGrammar})
     if (const SpeculationCounters::Of& of = a.counters.of(route); model.drafts()->has(route))
       by_drafter[std::string(route_name(route))] = {{"cycles", of.cycles}, {"drafted", of.drafted}, {"verified_rows", of.verified}, {"accepted", of.accepted}};
   return {{"text", a.text},

@@ -157,10 +157,11 @@ class BlockDrafter final : public Drafter {
 
   // A node of the lattice's unrolled tree and its ranked successors.
   struct Node {
-    int slot = -1, index = 0;         // candidate `index` of `slot`; -1: the anchor
+    int slot = -1, index = 0;         // candidate `index` of `slot`, -1: none of them; slot -1: the anchor
     float cumulative = 1;
     std::vector<RankedCandidate> next;  // empty until asked for
-    std::vector<TokenId> path;          // kept when penalties need it
+    std::vector<TokenId> path;          // kept when penalties or rules need it
+    std::vector<TokenId> run;           // foreseen behind it; the first is next.front()
   };
   struct Open {
     float cumulative;
@@ -173,24 +174,26 @@ class BlockDrafter final : public Drafter {
     }
   };
 
-  void rank_successors(const DflashDraft& lattice, const DraftRequest& request, Node& node) {
+  static Route route_of(const RankedCandidate& c) { return c.foreseen ? Route::kGrammar : Route::kBlock; }
+
+  void rank_next(const DflashDraft& lattice, const DraftRequest& request, Node& node) {
     const int slot = node.slot + 1;
     scored_.clear();
     for (int k = 0; k < lattice.top_k; ++k)
-      scored_.push_back({lattice.candidate(slot, k), lattice.score(slot, node.slot < 0 ? 0 : node.index, k)});
-    rank_candidates(scored_, *request.sampling, request.counts, node.path, request.position + slot, node.next);
-    if (!lattice.confidence.empty() && !node.next.empty()) node.next.front().probability = lattice.confidence[size_t(slot)];
+      scored_.push_back({lattice.candidate(slot, k), node.index < 0 ? lattice.unary[size_t(slot * lattice.top_k + k)] : lattice.score(slot, node.index, k)});
+    rank_successors(request, scored_, node.path, request.position + slot, node.run, node.next);
+    if (!lattice.confidence.empty() && !node.next.empty() && !node.next.front().foreseen) node.next.front().probability = lattice.confidence[size_t(slot)];
   }
 
   void expand(const DflashDraft& lattice, const DraftRequest& request, Draft& draft) {
     const int depth = std::min(request.depth, lattice.slots);
-    const bool keep_path = request.sampling->has_penalties();
+    const bool keep_path = request.sampling->has_penalties() || request.rules != nullptr;
     nodes_.clear();
     nodes_.emplace_back();
     std::priority_queue<Open, std::vector<Open>, Later> open;
     const auto value = [&](const Node& parent, int rank) {
-      const float p = parent.next[size_t(rank)].probability;
-      return parent.cumulative * (request.calibration ? request.calibration->measured(Route::kBlock, p, rank) : p);
+      const RankedCandidate& c = parent.next[size_t(rank)];
+      return parent.cumulative * (request.calibration ? request.calibration->measured(route_of(c), c.probability, rank) : c.probability);
     };
     const auto offer = [&](int parent, int rank) {
       const Node& p = nodes_[size_t(parent)];
@@ -200,18 +203,20 @@ class BlockDrafter final : public Drafter {
     // Adds child `rank` of `parent`; returns its place in nodes_, which is its place in the draft plus one.
     const auto take = [&](int parent, int rank, float cumulative) {
       const RankedCandidate c = nodes_[size_t(parent)].next[size_t(rank)];
-      Node child{.slot = nodes_[size_t(parent)].slot + 1, .index = c.index, .cumulative = cumulative, .next = {}, .path = {}};
+      Node child{.slot = nodes_[size_t(parent)].slot + 1, .index = c.index, .cumulative = cumulative, .next = {}, .path = {}, .run = {}};
       if (keep_path) {
         child.path = nodes_[size_t(parent)].path;
         child.path.push_back(c.token);
+        const std::vector<TokenId>& run = nodes_[size_t(parent)].run;
+        if (c.foreseen) child.run.assign(run.begin() + 1, run.end());
       }
-      if (child.slot + 1 < depth) rank_successors(lattice, request, child);
+      if (child.slot + 1 < depth) rank_next(lattice, request, child);
       nodes_.push_back(std::move(child));
-      draft.add(c.token, parent - 1, c.probability, rank);
+      draft.add(c.token, parent - 1, c.probability, rank, route_of(c));
       return static_cast<int>(nodes_.size()) - 1;
     };
 
-    rank_successors(lattice, request, nodes_[0]);
+    rank_next(lattice, request, nodes_[0]);
     int tip = 0;
     while (static_cast<int>(draft.nodes.size()) < request.nodes && !nodes_[size_t(tip)].next.empty()) {
       const float v = value(nodes_[size_t(tip)], 0);

@@ -156,7 +156,7 @@ bool SpeculationMemory::verify_known(int rows, int64_t context, int lanes) const
 double SpeculationMemory::draft_seconds(Route route, int steps, int64_t context) const {
   const CostCurve* curve = find(draft_[static_cast<size_t>(route)], bucket(context));
   if (curve && curve->known()) return curve->at(steps);
-  return route == Route::kCopy ? 0 : kPriorStepCost * verify_seconds(1, context) * (route == Route::kMtp ? steps : 2);
+  return route == Route::kCopy || route == Route::kGrammar ? 0 : kPriorStepCost * verify_seconds(1, context) * (route == Route::kMtp ? steps : 2);
 }
 
 int SpeculationMemory::largest_verified(int64_t context, int lanes) const {
@@ -218,7 +218,7 @@ Controller::Controller(SpeculationMemory& memory, const SpeculationOptions& opti
     allowed_[static_cast<size_t>(offer.route)] = true;
     deepest_[static_cast<size_t>(offer.route)] = offer.deepest;
   }
-  pinned_ = offers.size() == 1 && options.width > 0;
+  pinned_ = options.width > 0 && (offers.size() == 1 || (offers.size() == 2 && allowed(Route::kGrammar)));
 }
 
 double Controller::added_seconds(int rows, const CycleLimits& limits) const {
@@ -271,15 +271,16 @@ bool Controller::saved_enough(Route route, double price) const {
   return !tried_ && price <= credit_ && memory_.cycle - p.last >= std::max(kFirstPatience, p.wait);
 }
 
-DraftPlan Controller::pinned_plan(const CycleLimits& limits) const {
+DraftPlan Controller::pinned_plan(const CycleLimits& limits, const FreeDraft& free) const {
   DraftPlan plan;
-  plan.copy = allowed(Route::kCopy);
+  plan.free = true;
   for (const Route route : {Route::kMtp, Route::kBlock, Route::kScripted})
     if (allowed(route)) {
       plan.model = true;
       plan.route = route;
     }
   plan.nodes = std::min(limits.nodes, options_.width);
+  if (free.run >= std::min(limits.depth, plan.nodes)) plan.model = false;  // the grammar knows it all
   plan.depth = std::min(limits.depth, plan.nodes);
   plan.tree = options_.verify == VerifyMode::kTree;
   return plan;
@@ -306,9 +307,8 @@ std::array<float, kMaxNodes + 1> Controller::expected_values(Route route) const 
   return value;
 }
 
-// The best depth of a route's own draft, the copy draft beside it free of charge.
-Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits, std::span<const float> copy_value,
-                                          double rate) const {
+// The best depth of a route's own draft, the free drafts beside it free of charge; it goes on behind the grammar's run.
+Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits, const FreeDraft& free, double rate) const {
   const auto values = expected_values(route);
   const bool tried = memory_.routes[static_cast<size_t>(route)].drafts > 0;
   Candidate best{true, route, 0, 0, -1e300};
@@ -316,8 +316,12 @@ Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits
   const int most = std::min({limits.nodes, kMaxNodes, widest(limits), tried ? kMaxNodes : 3});
   for (int n = 1; n <= most; ++n) {
     double value = values[static_cast<size_t>(n)];
-    if (!copy_value.empty())
-      value = std::max<double>(value, copy_value[std::min<size_t>(static_cast<size_t>(n), copy_value.size() - 1)]);
+    if (!free.value.empty()) {
+      const auto known = [&](int nodes) { return free.value[std::min(static_cast<size_t>(nodes), free.value.size() - 1)]; };
+      value = std::max<double>(value, known(n));
+      if (free.run > 0 && n > free.run)
+        value = std::max<double>(value, known(free.run) + free.run_probability * values[static_cast<size_t>(n - free.run)]);
+    }
     const int depth = std::min(n, deepest);
     const double draft = memory_.draft_seconds(route, depth, limits.context);
     const double gain = 1 + value - rate * (draft + added_seconds(1 + n, limits));
@@ -326,19 +330,19 @@ Controller::Candidate Controller::best_of(Route route, const CycleLimits& limits
   return best;
 }
 
-DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> copy_value) {
+DraftPlan Controller::plan(const CycleLimits& limits, const FreeDraft& free) {
   planned_nodes_ = std::min(limits.nodes, options_.width > 0 ? options_.width : kMaxNodes);
   if (limits.depth <= 0 || planned_nodes_ <= 0) return {};
-  if (pinned_) return pinned_plan(limits);
+  if (pinned_) return pinned_plan(limits, free);
   const int lanes = 1 + limits.others.lanes;
   const double plain = added_seconds(1, limits), share = plain_share(limits);
   if (!memory_.verify_known(lanes, limits.context, lanes) || share <= 0) return {};  // nothing can be compared before one plain pass was timed
   open_credit(share);
   // A copy that runs on sets the pace itself: rows past its best width cost more than they bring, however slow other plans are.
-  const float copy_truth = std::min(kMostTruth, routes_[static_cast<size_t>(Route::kCopy)].truth());
+  const float truth = std::min(kMostTruth, routes_[static_cast<size_t>(free.route)].truth());
   double copy_rate = 0;
-  for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= planned_nodes_; ++n)
-    copy_rate = std::max(copy_rate, (limits.others.tokens + 1 + copy_value[static_cast<size_t>(n)] * copy_truth) /
+  for (int n = 1; n < static_cast<int>(free.value.size()) && n <= planned_nodes_; ++n)
+    copy_rate = std::max(copy_rate, (limits.others.tokens + 1 + free.value[static_cast<size_t>(n)] * truth) /
                                         memory_.verify_seconds(limits.others.rows + 1 + n, limits.context, lanes));
   if (recent_seconds_ > 0) copy_rate = std::min(copy_rate, recent_tokens_ / recent_seconds_);
   const double rate = rate_ = std::max(rate_here(limits), copy_rate);
@@ -347,25 +351,24 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
   if (cycle_ - last_plain_ >= kPlainAge) return {};
 
   DraftPlan plan;
-  plan.copy = allowed(Route::kCopy);
-  Candidate best{false, Route::kCopy, 0, 0, 1 - rate * plain};
-  if (plan.copy)
-    for (int n = 1; n < static_cast<int>(copy_value.size()) && n <= within.nodes; ++n)
-      if (const double pass = added_seconds(1 + n, limits), gain = 1 + copy_value[static_cast<size_t>(n)] * copy_truth - rate * pass;
-          gain > best.gain && affordable(Route::kCopy, pass - plain, share))
-        best = {false, Route::kCopy, n, n, gain};
+  plan.free = true;
+  Candidate best{false, free.route, 0, 0, 1 - rate * plain};
+  for (int n = 1; n < static_cast<int>(free.value.size()) && n <= within.nodes; ++n)
+    if (const double pass = added_seconds(1 + n, limits), gain = 1 + free.value[static_cast<size_t>(n)] * truth - rate * pass;
+        gain > best.gain && affordable(free.route, pass - plain, share))
+      best = {false, free.route, n, n, gain};
   if (!last_model_) best.gain += kHysteresis;
   Candidate probe{false, Route::kCopy, 0, 0, 0};
   for (const Route route : {Route::kMtp, Route::kBlock, Route::kScripted}) {
     if (!allowed(route)) continue;
-    Candidate c = best_of(route, within, plan.copy ? copy_value : std::span<const float>{}, rate);
+    Candidate c = best_of(route, within, free, rate);
     const Use& use = uses_[static_cast<size_t>(route)];
     const int64_t idle = use.last < 0 ? cycle_ : cycle_ - use.last;
     const double draft = memory_.draft_seconds(route, c.depth, limits.context);
     const double backlog = memory_.backlog_seconds(route, limits.backlog[static_cast<size_t>(route)]);
     const double price = draft + backlog + added_seconds(3, limits) - plain;
     if (!memory_.routes[static_cast<size_t>(route)].trusted() && use.last < 0) {  // whatever it promises, it has not kept it
-      if (saved_enough(route, price) && copy_value.size() <= 1 && !probe.model) probe = c;
+      if (saved_enough(route, price) && free.value.size() <= 1 && !probe.model) probe = c;
       continue;
     }
     if (credit_ > price && idle >= use.wait && (!probe.model || idle > cycle_ - uses_[static_cast<size_t>(probe.route)].last)) probe = c;
@@ -373,7 +376,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, std::span<const float> cop
     if (last_model_ && last_route_ == route) c.gain += kHysteresis;
     if (c.gain > best.gain) best = c;
   }
-  plan.probe = !best.model && probe.model && copy_value.size() <= 1;
+  plan.probe = !best.model && probe.model && free.value.size() <= 1;
   if (plan.probe) best = probe;
   last_model_ = best.model;
   last_route_ = best.route;

@@ -108,7 +108,7 @@ class SpeculationMemory {
 
 // What to draft this cycle.
 struct DraftPlan {
-  bool copy = false;        // copy branches may be used (they cost nothing to make)
+  bool free = false;        // drafts that cost nothing to make (copies, runs of the grammar) may be used
   bool model = false;       // run the model drafter `route`
   Route route = Route::kMtp;
   int depth = 0, nodes = 0; // of the model draft
@@ -130,6 +130,14 @@ struct CycleLimits {
   int64_t context = 0;      // committed tokens
   OtherLanes others;
   std::array<int, kRoutes> backlog{};  // rows that wait in front of a route's draft
+};
+
+// What is drafted already, for nothing: the grammar's run, if there is one, and copies.
+struct FreeDraft {
+  Route route = Route::kCopy;    // whose the best of it is
+  std::span<const float> value;  // value[n]: expected accepted tokens of the best n nodes; empty: no draft
+  int run = 0;                   // tokens of the grammar's run, behind which a model drafter goes on
+  float run_probability = 1;     // that all of it comes
 };
 
 // The pass of a cycle: its rows over all lanes, and its seconds without the drafts (those of the whole cycle).
@@ -163,10 +171,10 @@ class Controller {
   // `memory` must outlive the controller.
   Controller(SpeculationMemory& memory, const SpeculationOptions& options, std::span<const RouteOffer> offers);
 
-  // One drafter and a width: every cycle is the same plan, and the clock decides nothing.
+  // One drafter, the grammar's runs beside it or not, and a width: every cycle is the same plan, and the clock decides nothing.
   bool pinned() const { return pinned_; }
-  // Chooses before the model drafter runs. `copy_value`[n]: expected accepted tokens of the copy draft's best n nodes; empty: none.
-  DraftPlan plan(const CycleLimits& limits, std::span<const float> copy_value);
+  // Chooses before the model drafter runs.
+  DraftPlan plan(const CycleLimits& limits, const FreeDraft& free);
   // How many nodes of `proposal` (best first) are worth a row.
   int cut(const Proposal& proposal, const CycleLimits& limits) const;
 
@@ -197,10 +205,10 @@ class Controller {
   int deepest(Route route) const { return deepest_[static_cast<size_t>(route)]; }
   bool allowed(Route route) const { return allowed_[static_cast<size_t>(route)]; }
   bool trees() const { return options_.verify == VerifyMode::kAuto || options_.verify == VerifyMode::kTree; }
-  DraftPlan pinned_plan(const CycleLimits& limits) const;
+  DraftPlan pinned_plan(const CycleLimits& limits, const FreeDraft& free) const;
   // value[n] of a draft that `route` might make now.
   std::array<float, kMaxNodes + 1> expected_values(Route route) const;
-  Candidate best_of(Route route, const CycleLimits& limits, std::span<const float> copy_value, double rate) const;
+  Candidate best_of(Route route, const CycleLimits& limits, const FreeDraft& free, double rate) const;
 
   SpeculationMemory& memory_;
   SpeculationOptions options_;

@@ -20,7 +20,7 @@ Result<DraftSettings> DraftSettings::parse(const std::string& speculate, const s
       return Error{ErrorCode::kUsage, fmt::format("--draft-weights takes auto, stored, q8_0, q6_k, q5_k, q4_k or iq4_xs, not \"{}\"", draft_weights)};
   }
   if (speculate == "auto") return s;
-  s.automatic = s.copy = s.mtp = s.block = false;
+  s.automatic = s.copy = s.mtp = s.block = s.grammar = false;
   if (speculate == "off") {
     s.off = true;
     return s;
@@ -32,8 +32,9 @@ Result<DraftSettings> DraftSettings::parse(const std::string& speculate, const s
     if (name == "copy") s.copy = true;
     else if (name == "mtp") s.mtp = true;
     else if (name == "dflash") s.block = true;
+    else if (name == "grammar") s.grammar = true;
     else
-      return Error{ErrorCode::kUsage, fmt::format("--speculate takes auto, off, or a comma list of copy, mtp and dflash, not \"{}\"", speculate)};
+      return Error{ErrorCode::kUsage, fmt::format("--speculate takes auto, off, or a comma list of copy, mtp, dflash and grammar, not \"{}\"", speculate)};
     begin = comma + 1;
   }
   return s;
@@ -58,6 +59,7 @@ DraftResolution resolve_drafters(const Bundle& bundle, const ModelConfig& config
     return r;
   }
   r.copy = s.automatic || s.copy;
+  r.grammar = s.automatic || s.grammar;
   r.block = (s.automatic || s.block) && r.drafter.fits;
   r.mtp = r.head.complete && (s.mtp && !s.automatic ? true : s.automatic && !r.block);
   if (!r.drafter_path.empty() && !r.drafter.fits)
@@ -76,6 +78,9 @@ DraftResolution resolve_drafters(const Bundle& bundle, const ModelConfig& config
   } else if (r.copy) {
     r.resolved = "copy";
     r.why = "no drafter model can be used; text that repeats is copied";
+  } else if (r.grammar) {
+    r.resolved = "grammar";
+    r.why = "no drafter was asked for; where an answer is bound to a grammar, what that leaves no choice about is drafted";
   } else {
     r.resolved = "off";
     r.why = "nothing that was asked for can be used; decoding is plain";
@@ -91,7 +96,7 @@ std::unique_ptr<DraftModels> DraftModels::load(const Bundle& bundle, const Model
   const auto drop = [&](bool& route, const Error& error) {
     route = false;
     r.notes.push_back(error.message);
-    r.resolved = r.block ? "dflash" : r.mtp ? "mtp" : r.copy ? "copy" : "off";
+    r.resolved = r.block ? "dflash" : r.mtp ? "mtp" : r.copy ? "copy" : r.grammar ? "grammar" : "off";
     r.why = "a drafter could not be loaded: " + error.message;
   };
   if (r.block) {
@@ -121,6 +126,7 @@ bool DraftModels::has(Route route) const {
     case Route::kCopy: return resolution_.copy;
     case Route::kMtp: return mtp_ != nullptr;
     case Route::kBlock: return block_ != nullptr;
+    case Route::kGrammar: return resolution_.grammar;
     case Route::kScripted: return make_scripted_ != nullptr;
   }
   return false;
@@ -128,12 +134,13 @@ bool DraftModels::has(Route route) const {
 
 std::vector<std::unique_ptr<Drafter>> DraftModels::make(std::span<const Route> routes) {
   std::vector<std::unique_ptr<Drafter>> drafters;
-  for (const Route route : {Route::kBlock, Route::kMtp, Route::kCopy, Route::kScripted}) {
+  for (const Route route : {Route::kBlock, Route::kMtp, Route::kCopy, Route::kGrammar, Route::kScripted}) {
     const bool wanted = routes.empty() || std::find(routes.begin(), routes.end(), route) != routes.end();
     if (!wanted || !has(route)) continue;
     if (route == Route::kBlock) drafters.push_back(make_block_drafter(*block_));
     if (route == Route::kMtp) drafters.push_back(make_mtp_drafter(config_, *mtp_));
     if (route == Route::kCopy) drafters.push_back(make_lookup_drafter());
+    if (route == Route::kGrammar) drafters.push_back(make_grammar_drafter());
     if (route == Route::kScripted) drafters.push_back(make_scripted_());
   }
   return drafters;

@@ -21,11 +21,11 @@ namespace foretoken {
 struct DraftSettings {
   bool off = false;
   bool automatic = true;                  // everything below that fits, one model drafter at most
-  bool copy = true, mtp = true, block = true;  // when not automatic: the routes named
+  bool copy = true, mtp = true, block = true, grammar = true;  // when not automatic: the routes named
   std::filesystem::path draft_model;      // empty: look beside the weights
   std::optional<QuantFormat> weights = QuantFormat::kQ8_0;  // block drafter's matrices that are stored larger become this; none: as stored
 
-  // `speculate`: "auto", "off", or a comma list of copy, mtp, dflash. `draft_weights`: "auto" (floats become Q8_0), "stored", or a format that
+  // `speculate`: "auto", "off", or a comma list of copy, mtp, dflash, grammar. `draft_weights`: "auto" (floats become Q8_0), "stored", or a format that
   // can be written.
   static Result<DraftSettings> parse(const std::string& speculate, const std::string& draft_model, const std::string& draft_weights = "auto");
 };
@@ -33,10 +33,11 @@ struct DraftSettings {
 // Judged from headers only.
 struct DraftResolution {
   bool copy = false, mtp = false, block = false;  // what will run
+  bool grammar = false;                           // and, in answers bound to one, what their grammar foresees
   MtpStatus head;
   std::filesystem::path drafter_path;             // empty: no drafter was found
   DrafterStatus drafter;
-  std::string resolved;                           // "dflash", "mtp", "copy" or "off": the strongest route
+  std::string resolved;                           // "dflash", "mtp", "copy", "grammar" or "off": the strongest route
   std::string why;                                // one sentence
   std::vector<std::string> notes;                 // what was asked for, or found, and cannot be used: one sentence each
 };

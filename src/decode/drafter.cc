@@ -5,10 +5,19 @@
 #include <cmath>
 #include <limits>
 
+#include "decode/path_rules.h"
 #include "numerics/canonical.h"
 
 namespace foretoken {
 namespace {
+
+constexpr size_t kForesight = 16;  // tokens
+constexpr float kSure = 0.7f;      // a candidate's probability from which on it is not displaced by what the rules foresee
+constexpr float kUnseen = 0.2f;    // of the probability that forbidden candidates had, what allowed tokens outside the candidates may hold
+
+bool allowed(TokenMask mask, TokenId token) {
+  return mask.empty() || (mask[static_cast<size_t>(token) / 64] >> (token % 64) & 1) != 0;
+}
 
 // One candidate's score as sampling adjusts the target's logit: penalties from the counts and the drafted path, then bias and bans.
 float adjusted(const ScoredCandidate& c, const SamplingParams& sampling, const TokenCounts* counts, std::span<const TokenId> path) {
@@ -35,24 +44,38 @@ float adjusted(const ScoredCandidate& c, const SamplingParams& sampling, const T
 
 bool better(const RankedCandidate& a, const RankedCandidate& b) { return a.key != b.key ? a.key > b.key : a.token < b.token; }
 
-// Fills probabilities as the softmax of keys.
-void normalise(std::vector<RankedCandidate>& ranked) {
+// Fills probabilities as the softmax of keys, which is `share` of all.
+void normalise(std::vector<RankedCandidate>& ranked, float share = 1) {
   float sum = 0;
   for (RankedCandidate& r : ranked) sum += r.probability = canonical::exp(r.key - ranked.front().key);
-  for (RankedCandidate& r : ranked) r.probability /= sum;
+  for (RankedCandidate& r : ranked) r.probability *= share / sum;
+}
+
+// How much of what is allowed is among the candidates `ranked`, whose keys are logits still: what is not was too unlikely to be one, and
+// that is the more of it the likelier the candidates that are forbidden.
+float seen_share(const std::vector<RankedCandidate>& ranked, std::span<const float> forbidden) {
+  if (forbidden.empty()) return 1;
+  const float top = std::max(ranked.front().key, *std::max_element(forbidden.begin(), forbidden.end()));
+  float in = 0, out = 0;
+  for (const RankedCandidate& r : ranked) in += canonical::exp(r.key - top);
+  for (const float l : forbidden) out += canonical::exp(l - top);
+  return in > 0 ? in / (in + kUnseen * out) : 0;
 }
 
 }  // namespace
 
 void rank_candidates(std::span<const ScoredCandidate> candidates, const SamplingParams& sampling, const TokenCounts* counts,
-                     std::span<const TokenId> path, int64_t position, std::vector<RankedCandidate>& ranked) {
+                     std::span<const TokenId> path, int64_t position, std::vector<RankedCandidate>& ranked, TokenMask mask) {
   ranked.clear();
+  std::vector<float> forbidden;
   for (size_t i = 0; i < candidates.size(); ++i)
-    if (const float l = adjusted(candidates[i], sampling, counts, path); std::isfinite(l))
-      ranked.push_back({candidates[i].token, static_cast<int>(i), l, 0});
+    if (const float l = adjusted(candidates[i], sampling, counts, path); !std::isfinite(l)) continue;
+    else if (allowed(mask, candidates[i].token)) ranked.push_back({candidates[i].token, static_cast<int>(i), l, 0});
+    else forbidden.push_back(l);
   if (ranked.empty()) return;
   std::sort(ranked.begin(), ranked.end(), better);
-  if (sampling.greedy()) return normalise(ranked);
+  const float share = seen_share(ranked, forbidden);
+  if (sampling.greedy()) return normalise(ranked, share);
 
   const float top = ranked.front().key;
   for (RankedCandidate& r : ranked) r.key = (r.key - top) / sampling.temperature;
@@ -67,7 +90,33 @@ void rank_candidates(std::span<const ScoredCandidate> candidates, const Sampling
   for (RankedCandidate& r : ranked)
     r.key += gumbel(sampling.seed, sampling.choice, static_cast<uint64_t>(position), r.token);
   std::sort(ranked.begin(), ranked.end(), better);
-  normalise(ranked);
+  normalise(ranked, share);
+}
+
+void rank_successors(const DraftRequest& request, std::span<const ScoredCandidate> candidates, std::span<const TokenId> path,
+                     int64_t position, std::vector<TokenId>& run, std::vector<RankedCandidate>& ranked) {
+  if (request.rules == nullptr) return rank_candidates(candidates, *request.sampling, request.counts, path, position, ranked);
+  ranked.clear();
+  PathRules rules(*request.rules, path);
+  if (rules.ended()) return;
+  rank_candidates(candidates, *request.sampling, request.counts, path, position, ranked, rules.mask());
+  if (!request.foresee) return;
+  if (run.empty()) rules.foresee(kForesight, run);
+  if (!run.empty() && !rules.allows(run.front())) run.clear();
+  if (run.empty()) return;
+  if (!ranked.empty() && ranked.front().token != run.front() && ranked.front().probability >= kSure) {  // it knows this text's ways
+    run.clear();
+    return;
+  }
+  RankedCandidate foreseen{run.front(), -1, 0, kForeseen, true};
+  const auto known = std::find_if(ranked.begin(), ranked.end(), [&](const RankedCandidate& c) { return c.token == foreseen.token; });
+  if (known != ranked.end()) {
+    foreseen.index = known->index;
+    foreseen.probability = 1 - (1 - kForeseen) * (1 - known->probability);
+    ranked.erase(known);
+  }
+  for (RankedCandidate& c : ranked) c.probability *= 1 - kForeseen;
+  ranked.insert(ranked.begin(), foreseen);
 }
 
 }  // namespace foretoken

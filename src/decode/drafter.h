@@ -8,6 +8,7 @@
 
 #include "decode/calibration.h"
 #include "decode/proposal.h"
+#include "decode/rules.h"
 #include "decode/sampling.h"
 #include "model/dflash.h"
 #include "model/mtp.h"
@@ -41,6 +42,8 @@ struct DraftRequest {
   const SamplingParams* sampling = nullptr;
   const TokenCounts* counts = nullptr;         // of prompt and answer so far; for penalties
   const Calibration* calibration = nullptr;    // what the drafter's own estimates were worth; may be null
+  TokenRules* rules = nullptr;                 // at the anchor's successor, and again when the draft is made; may be null
+  bool foresee = false;                        // what the rules foresee along a branch is taken into it
 };
 
 class Drafter {
@@ -86,6 +89,9 @@ struct LookupOptions {
 };
 std::unique_ptr<Drafter> make_lookup_drafter(const LookupOptions& options = {});
 
+// The runs that a request's rules foresee. Needs no weights.
+std::unique_ptr<Drafter> make_grammar_drafter();
+
 // The native head. `head` must outlive the drafter.
 std::unique_ptr<Drafter> make_mtp_drafter(const ModelConfig& config, MtpHead& head);
 
@@ -96,15 +102,26 @@ std::unique_ptr<Drafter> make_block_drafter(DflashModel& model);
 // penalties counted along the drafted path. Fills `ranked` best first with estimates of what the target will pick.
 struct RankedCandidate {
   TokenId token;
-  int index;          // of `candidates`
+  int index;          // of `candidates`; -1: it is none of them
   float key;          // filtered score, noise included
   float probability;
+  bool foreseen = false;  // by the rules
 };
 struct ScoredCandidate {
   TokenId token;
   float score;  // raw logit
 };
+// Candidates outside `mask` are left out.
 void rank_candidates(std::span<const ScoredCandidate> candidates, const SamplingParams& sampling, const TokenCounts* counts,
-                     std::span<const TokenId> path, int64_t position, std::vector<RankedCandidate>& ranked);
+                     std::span<const TokenId> path, int64_t position, std::vector<RankedCandidate>& ranked, TokenMask mask = {});
+
+// The same under the request's rules, for the successor of a drafted `path` at sequence index `position`: only what they allow, and what
+// they foresee before all but a candidate that is sure. `run`: what they foresaw behind the path already, next token first; looked up where it is empty and foresight
+// wanted. Whoever takes the foreseen token hands the rest on. Nothing follows the answer's end.
+void rank_successors(const DraftRequest& request, std::span<const ScoredCandidate> candidates, std::span<const TokenId> path,
+                     int64_t position, std::vector<TokenId>& run, std::vector<RankedCandidate>& ranked);
+
+// A foreseen token's probability before anything is known of the text.
+inline constexpr float kForeseen = 0.95f;
 
 }  // namespace foretoken

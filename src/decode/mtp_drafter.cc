@@ -69,7 +69,7 @@ class MtpDrafter final : public Drafter {
       }
       if (member->inputs_.empty()) continue;
       CHECK(requests[i].position == member->true_end_ + member->backlog() + 1);
-      walks_.push_back({.drafter = member, .request = &requests[i], .draft = &drafts[i], .path = {}, .leaves = {}});
+      walks_.push_back({.drafter = member, .request = &requests[i], .draft = &drafts[i], .path = {}, .run = {}, .leaves = {}});
     }
     for (int step = 0; !walks_.empty(); ++step) {
       run_step(step == 0);
@@ -118,6 +118,7 @@ class MtpDrafter final : public Drafter {
     const DraftRequest* request;
     Draft* draft;
     std::vector<TokenId> path;
+    std::vector<TokenId> run;  // foreseen behind the path
     std::vector<Leaf> leaves;
     float cumulative = 1;
     size_t place = 0;  // of its last output in next_
@@ -130,9 +131,10 @@ class MtpDrafter final : public Drafter {
     true_end_ = position;
   }
 
-  static float measured(const DraftRequest& request, float estimate, int rank) {
-    return request.calibration ? request.calibration->measured(Route::kMtp, estimate, rank) : estimate;
+  static float measured(const DraftRequest& request, const RankedCandidate& c, int rank) {
+    return request.calibration ? request.calibration->measured(route_of(c), c.probability, rank) : c.probability;
   }
+  static Route route_of(const RankedCandidate& c) { return c.foreseen ? Route::kGrammar : Route::kMtp; }
 
   // The next row of every walk in one call, or all waiting pairs at first: then next_ holds the walks' outputs, and ids_ and values_ their
   // candidates, in the order of the walks.
@@ -193,20 +195,21 @@ class MtpDrafter final : public Drafter {
       }
       return false;
     };
-    rank_candidates(walk.drafter->scored_, *request.sampling, request.counts, walk.path, request.position + step, ranked);
+    rank_successors(request, walk.drafter->scored_, walk.path, request.position + step, walk.run, ranked);
     if (ranked.empty()) return close();
     const int parent = step - 1;
     if (request.tree)
       for (int rank = 1; rank < kSiblings && rank < static_cast<int>(ranked.size()); ++rank) {
         const RankedCandidate& c = ranked[static_cast<size_t>(rank)];
-        const float value = walk.cumulative * measured(request, c.probability, rank);
-        if (value >= request.floor) walk.leaves.push_back({{c.token, parent, c.probability, rank}, value});
+        const float value = walk.cumulative * measured(request, c, rank);
+        if (value >= request.floor) walk.leaves.push_back({{c.token, parent, c.probability, rank, Route::kMtp}, value});
       }
     const RankedCandidate& best = ranked.front();
-    walk.cumulative *= measured(request, best.probability, 0);
+    walk.cumulative *= measured(request, best, 0);
     if (walk.cumulative < request.floor) return close();
-    walk.draft->add(best.token, parent, best.probability);
+    walk.draft->add(best.token, parent, best.probability, 0, route_of(best));
     walk.path.push_back(best.token);
+    if (!walk.run.empty()) walk.run.erase(walk.run.begin());
     return step + 1 < std::min(request.depth, request.nodes) || close();
   }
 

@@ -12,6 +12,7 @@ std::string_view route_name(Route kind) {
     case Route::kCopy: return "copy";
     case Route::kMtp: return "mtp";
     case Route::kBlock: return "dflash";
+    case Route::kGrammar: return "grammar";
     case Route::kScripted: return "scripted";
   }
   return "";
@@ -82,16 +83,16 @@ struct Union {
   }
   void add(const Draft& draft) {
     std::vector<int> place(draft.nodes.size());
-    const uint8_t bit = static_cast<uint8_t>(1u << static_cast<int>(draft.by));
     for (size_t i = 0; i < draft.nodes.size(); ++i) {
       const DraftNode& n = draft.nodes[i];
+      const uint8_t bit = static_cast<uint8_t>(1u << static_cast<int>(n.by));
       const int parent = n.parent < 0 ? 0 : place[static_cast<size_t>(n.parent)];
       const float doubt = 1.0f - std::clamp(n.probability, 0.0f, 1.0f);
       int at = child(parent, n.token);
       if (at < 0) {
         at = static_cast<int>(nodes.size());
         nodes[static_cast<size_t>(parent)].children.push_back(at);
-        nodes.push_back({.token = n.token, .doubt = doubt, .probability = 0, .rank = n.rank, .by = draft.by, .drafters = bit, .children = {}});
+        nodes.push_back({.token = n.token, .doubt = doubt, .probability = 0, .rank = n.rank, .by = n.by, .drafters = bit, .children = {}});
       } else if (!(nodes[static_cast<size_t>(at)].drafters & bit)) {
         Node& shared = nodes[static_cast<size_t>(at)];
         shared.doubt *= doubt;

@@ -12,28 +12,31 @@
 
 namespace foretoken {
 
-enum class Route : uint8_t { kCopy, kMtp, kBlock, kScripted };
-inline constexpr int kRoutes = 4;
-std::string_view route_name(Route kind);  // "copy", "mtp", "dflash", "scripted"
+enum class Route : uint8_t { kCopy, kMtp, kBlock, kGrammar, kScripted };
+inline constexpr int kRoutes = 5;
+std::string_view route_name(Route kind);  // "copy", "mtp", "dflash", "grammar", "scripted"
 
 // Most proposed nodes of one cycle; with the anchor they fit a lane's tape.
 inline constexpr int kMaxNodes = 64;
 
 // What one drafter guesses: a tree whose parents come before their children (-1: the anchor). `probability` estimates that the
-// target picks the node once it has picked its parent. `rank` is the node's place among its siblings, 0 for the best.
+// target picks the node once it has picked its parent. `rank` is the node's place among its siblings, 0 for the best. `by`: the
+// drafter, or the grammar where that is who knew.
 struct DraftNode {
   TokenId token = -1;
   int parent = -1;
   float probability = 0;
   int rank = 0;
+  Route by = Route::kScripted;
 };
 struct Draft {
   Route by = Route::kScripted;
   std::vector<DraftNode> nodes;
 
-  int add(TokenId token, int parent, float probability, int rank = 0) {
+  int add(TokenId token, int parent, float probability, int rank = 0) { return add(token, parent, probability, rank, by); }
+  int add(TokenId token, int parent, float probability, int rank, Route who) {
     CHECK(parent < static_cast<int>(nodes.size()));
-    nodes.push_back({token, parent, probability, rank});
+    nodes.push_back({token, parent, probability, rank, who});
     return static_cast<int>(nodes.size()) - 1;
   }
   bool empty() const { return nodes.empty(); }

@@ -1,5 +1,5 @@
-// One cycle's guesses: copy first (it is free), then the controller's choice, the model drafter, one merged tree, and as many of its
-// nodes as are worth a row.
+// One cycle's guesses: what is free first (what the grammar leaves no choice about, and copies), then the controller's choice, the model
+// drafter, one merged tree, and as many of its nodes as are worth a row.
 #include "decode/speculator.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kDormantCycles = 64;
 constexpr int kTimedBacklog = 24;     // rows; a draft that works off more says little about the next one
-constexpr float kCopyFloor = 0.02f;
+constexpr float kFreeFloor = 0.02f;
 
 std::vector<RouteOffer> offers_of(const std::vector<std::unique_ptr<Drafter>>& drafters) {
   std::vector<RouteOffer> offers;
@@ -40,7 +40,7 @@ void prune(Draft& draft, TokenRules& rules) {
   for (size_t i = 0; i < draft.nodes.size(); ++i) {
     if (!keep[i]) continue;
     const DraftNode& n = draft.nodes[i];
-    place[i] = kept.add(n.token, n.parent < 0 ? -1 : place[static_cast<size_t>(n.parent)], n.probability, n.rank);
+    place[i] = kept.add(n.token, n.parent < 0 ? -1 : place[static_cast<size_t>(n.parent)], n.probability, n.rank, n.by);
   }
   draft = std::move(kept);
 }
@@ -147,7 +147,7 @@ Drafter* Speculator::drafter(Route route) const {
 
 void Speculator::calibrate(Draft& draft) const {
   if (controller_.pinned()) return;
-  for (DraftNode& n : draft.nodes) n.probability = controller_.calibration().measured(draft.by, n.probability, n.rank);
+  for (DraftNode& n : draft.nodes) n.probability = controller_.calibration().measured(n.by, n.probability, n.rank);
 }
 
 MergeLimits Speculator::merge_limits(const CycleLimits& limits) const {
@@ -162,9 +162,9 @@ MergeLimits Speculator::merge_limits(const CycleLimits& limits) const {
   return merge;
 }
 
-// values[n]: expected accepted tokens of the draft's best n nodes.
-std::vector<float> Speculator::values(const Draft& draft, const MergeLimits& limits) const {
-  const Proposal best = merge({&draft, 1}, limits);
+// values[n]: expected accepted tokens of the drafts' best n nodes.
+std::vector<float> Speculator::values(std::span<const Draft> drafts, const MergeLimits& limits) const {
+  const Proposal best = merge(drafts, limits);
   std::vector<float> value = {0};
   for (int i = 0; i < best.size(); ++i) value.push_back(value.back() + best.cumulative(i));
   return value;
@@ -174,7 +174,8 @@ void Speculator::prepare(const Situation& s, const OtherLanes& others) {
   raw_.clear();
   drafts_.clear();
   proposal_ = {};
-  copy_ = {};
+  free_.clear();
+  run_ = 0;
   draft_s_ = 0;
   draft_timed_ = true;
   backlog_ = 0;
@@ -184,23 +185,40 @@ void Speculator::prepare(const Situation& s, const OtherLanes& others) {
   for (const auto& d : drafters_) limits_.backlog[static_cast<size_t>(d->route())] = d->backlog();
   request_ = {.position = s.context + 1, .anchor = s.anchor, .depth = limits_.depth, .nodes = limits_.nodes,
               .insist = controller_.pinned(), .sampling = s.sampling, .counts = s.counts,
-              .calibration = controller_.pinned() ? nullptr : &controller_.calibration()};
-  std::vector<float> copy_value;
-  if (Drafter* lookup = drafter(Route::kCopy); lookup != nullptr && limits_.depth > 0) {
-    DraftRequest wanted = request_;
-    if (options_.width > 0) wanted.depth = std::min(wanted.depth, options_.width);
-    wanted.floor = controller_.pinned() ? 0 : kCopyFloor;
-    lookup->propose(wanted, copy_);
-    if (rules_ != nullptr) prune(copy_, *rules_);
-    raw_.push_back(copy_);
-    calibrate(copy_);
-    copy_value = values(copy_, merge_limits(limits_));
+              .calibration = controller_.pinned() ? nullptr : &controller_.calibration(),
+              .rules = rules_, .foresee = rules_ != nullptr && drafter(Route::kGrammar) != nullptr};
+  FreeDraft free;
+  std::vector<float> value;
+  if (limits_.depth > 0) {
+    if (request_.foresee) draft_free(Route::kGrammar);
+    if (!free_.empty()) {
+      run_ = static_cast<int>(free_.front().nodes.size());
+      free = {.route = Route::kGrammar, .value = {}, .run = run_, .run_probability = 1};
+      for (const DraftNode& n : free_.front().nodes) free.run_probability *= n.probability;
+    }
+    draft_free(Route::kCopy);
+    free.value = value = values(free_, merge_limits(limits_));
   }
-  plan_ = controller_.plan(limits_, copy_value);
+  plan_ = controller_.plan(limits_, free);
   request_.depth = plan_.depth;
   request_.nodes = plan_.nodes;
   request_.tree = plan_.tree;
   request_.floor = plan_.floor;
+}
+
+void Speculator::draft_free(Route route) {
+  Drafter* d = drafter(route);
+  if (d == nullptr) return;
+  DraftRequest wanted = request_;
+  if (options_.width > 0) wanted.depth = std::min(wanted.depth, options_.width);
+  wanted.floor = controller_.pinned() ? 0 : kFreeFloor;
+  Draft draft;
+  d->propose(wanted, draft);
+  if (rules_ != nullptr) prune(draft, *rules_);
+  if (draft.empty()) return;
+  raw_.push_back(draft);
+  calibrate(draft);
+  free_.push_back(std::move(draft));
 }
 
 void Speculator::draft(std::span<Speculator* const> lanes) {
@@ -245,7 +263,7 @@ void Speculator::read_model_draft() {
   const bool ended = static_cast<int>(chain.size()) < asked;  // its own doubt ended it
   draft_steps_ = plan_.route == Route::kMtp ? static_cast<int>(chain.size()) + ended : asked;
   if (controller_.pinned() || limits_.depth < kMtpDepth) return;
-  std::vector<float> value = values(drafts_.back(), merge_limits(limits_));
+  std::vector<float> value = values({&drafts_.back(), 1}, merge_limits(limits_));
   // A chain that ended because no more was asked for would have gone on falling as it did.
   if (!ended && !chain.empty()) add_extrapolated(chain, deepest, value);
   controller_.observe_draft(plan_.route, value);
@@ -253,7 +271,12 @@ void Speculator::read_model_draft() {
 
 const Proposal& Speculator::complete(const OtherLanes& others) {
   limits_.others = others;
-  if (plan_.copy && !copy_.empty()) drafts_.push_back(std::move(copy_));
+  if (plan_.free) {
+    // What the grammar knows leads, so that it is the grammar that is counted for it.
+    const bool leads = run_ > 0;
+    drafts_.insert(leads ? drafts_.begin() : drafts_.end(), free_.begin(), free_.begin() + leads);
+    drafts_.insert(drafts_.end(), free_.begin() + leads, free_.end());
+  }
   proposal_ = merge(drafts_, merge_limits(limits_));
   const int kept = controller_.cut(proposal_, limits_);
   count(proposal_, kept);
@@ -284,7 +307,8 @@ void Speculator::count(const Proposal& whole, int verified) {
     of.drafted += drafted[r];
     of.verified += ran[r];
     counters_.drafted += drafted[r];
-    idle_[r] = drafted[r] > 0 ? 0 : idle_[r] + 1;
+    const bool could = static_cast<Route>(r) != Route::kGrammar || rules_ != nullptr;
+    idle_[r] = drafted[r] > 0 ? 0 : idle_[r] + could;
   }
 }
 
@@ -295,7 +319,7 @@ void Speculator::settle(const Accepted& accepted, const CycleCost& cost) {
   for (const int row : accepted.rows())
     if (row > 0) ++counters_.by_drafter[static_cast<size_t>(proposal_.by(row - 1))].accepted;
   std::string plan;
-  for (const Route route : {Route::kScripted, Route::kBlock, Route::kMtp, Route::kCopy}) {
+  for (const Route route : {Route::kScripted, Route::kBlock, Route::kMtp, Route::kCopy, Route::kGrammar}) {
     bool used = false;
     for (int i = 0; i < proposal_.size(); ++i) used |= proposal_.proposed_by(i, route);
     if (used) plan += (plan.empty() ? "" : "+") + std::string(route_name(route));
@@ -312,13 +336,14 @@ void Speculator::settle(const Accepted& accepted, const CycleCost& cost) {
 // Every guess whose parent the target reached was right or wrong, verified or not: the emitted tokens tell.
 void Speculator::learn(const Accepted& accepted) {
   for (const Draft& draft : raw_) {
-    int at = -1;
+    int at = -1, depth = 0;
     for (const TokenId token : accepted.tokens()) {
+      ++depth;
       int next = -1;
       for (int i = at + 1; i < static_cast<int>(draft.nodes.size()); ++i) {
         const DraftNode& n = draft.nodes[size_t(i)];
         if (n.parent != at) continue;
-        controller_.observe_guess(draft.by, n.probability, n.rank, n.token == token);
+        if (n.by == draft.by || depth > run_) controller_.observe_guess(n.by, n.probability, n.rank, n.token == token);
         if (n.token == token) next = i;
       }
       if (next < 0) break;
@@ -343,8 +368,9 @@ std::vector<std::string> Speculator::dormant() const {
     if (idle_[static_cast<size_t>(route)] < kDormantCycles) continue;
     lines.push_back(std::string(route_name(route)) + " has proposed nothing for " +
                     std::to_string(idle_[static_cast<size_t>(route)]) + " cycles: " +
-                    (route == Route::kCopy ? "nothing of the text occurred before, or copying did not pay"
-                                           : "another plan measured faster, or its proposals were not accepted"));
+                    (route == Route::kCopy      ? "nothing of the text occurred before, or copying did not pay"
+                     : route == Route::kGrammar ? "the grammar left a choice everywhere"
+                                                : "another plan measured faster, or its proposals were not accepted"));
   }
   return lines;
 }

@@ -26,7 +26,7 @@ struct SpeculationCounters {
   };
   int64_t cycles = 0, drafted = 0, verified_rows = 0, accepted = 0;  // verified_rows includes the anchors
   std::array<Of, kRoutes> by_drafter{};
-  std::map<std::string, int64_t> plans;  // cycles by plan: "plain", "copy", "mtp", "dflash", "dflash tree", ...
+  std::map<std::string, int64_t> plans;  // cycles by plan: "plain", "copy", "mtp", "dflash", "dflash tree", "dflash+grammar", ...
 
   void add(const SpeculationCounters& other);
   const Of& of(Route route) const { return by_drafter[static_cast<size_t>(route)]; }
@@ -82,10 +82,11 @@ class Speculator {
 
  private:
   Drafter* drafter(Route route) const;
+  void draft_free(Route route);
   void take_draft(Draft draft, double seconds, bool timed, bool alone);
   void read_model_draft();
   void calibrate(Draft& draft) const;
-  std::vector<float> values(const Draft& draft, const MergeLimits& limits) const;
+  std::vector<float> values(std::span<const Draft> drafts, const MergeLimits& limits) const;
   MergeLimits merge_limits(const CycleLimits& limits) const;
   void count(const Proposal& whole, int verified);
   void learn(const Accepted& accepted);
@@ -102,7 +103,8 @@ class Speculator {
   DraftPlan plan_;
   DraftRequest request_;
   TokenRules* rules_ = nullptr;
-  Draft copy_;                       // calibrated
+  std::vector<Draft> free_;          // of the drafters without cost, calibrated; the grammar's first
+  int run_ = 0;                      // tokens of the grammar's own draft
   std::vector<Draft> raw_, drafts_;  // as the drafters estimate, and calibrated; the model's first
   Proposal proposal_;
   double draft_s_ = 0;

@@ -63,7 +63,7 @@ struct EngineEvent {
 struct EngineFacts {
   int64_t max_context = 0;
   int vocab = 0, lanes = 0;
-  std::string speculation;    // "dflash", "mtp", "copy" or "off"
+  std::string speculation;    // "dflash", "mtp", "copy", "grammar" or "off"
   OrderedJson identity;       // for /status: model, build, backend, numerics, speculation with why, memory plan
 };
 

@@ -31,7 +31,7 @@ OrderedJson cache_json(const EngineStatus& s) {
 
 OrderedJson counters_json(const SpeculationCounters& c) {
   OrderedJson by_drafter = OrderedJson::object();
-  for (const Route route : {Route::kCopy, Route::kMtp, Route::kBlock})
+  for (const Route route : {Route::kCopy, Route::kMtp, Route::kBlock, Route::kGrammar})
     if (const SpeculationCounters::Of& of = c.of(route); of.cycles > 0)
       by_drafter[std::string(route_name(route))] = {{"cycles", of.cycles}, {"drafted", of.drafted}, {"verified_rows", of.verified}, {"verified", of.verified}, {"accepted", of.accepted}};
   return {{"cycles", c.cycles}, {"drafted", c.drafted}, {"verified_rows", c.verified_rows}, {"accepted", c.accepted},

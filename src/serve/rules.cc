@@ -25,6 +25,9 @@ class BudgetRules final : public TokenRules {
   bool advance(TokenId token) override { return budget_.advance(token); }
   int64_t depth() const override { return budget_.depth(); }
   void rewind(int64_t depth) override { budget_.rewind(depth); }
+  void foresee(size_t most, std::vector<TokenId>& run) override {
+    if (most > 0 && budget_.must_end()) run.push_back(budget_.end_mark());
+  }
 
  private:
   ThinkingBudget budget_;
@@ -32,28 +35,48 @@ class BudgetRules final : public TokenRules {
 
 class GrammarRules final : public TokenRules {
  public:
-  GrammarRules(std::shared_ptr<const TokenGrammar> grammar, MatcherOptions options) : matcher_(std::move(grammar), std::move(options)) {}
+  GrammarRules(const Tokenizer& tokenizer, std::shared_ptr<const TokenGrammar> grammar, MatcherOptions options)
+      : tokenizer_(tokenizer), matcher_(std::move(grammar), std::move(options)) {}
   TokenMask mask() override { return matcher_.mask(); }
   bool allows(TokenId token) override { return matcher_.allows(token); }
   bool advance(TokenId token) override { return matcher_.advance(token); }
   int64_t depth() const override { return matcher_.depth(); }
   void rewind(int64_t depth) override { matcher_.rewind(depth); }
+  void foresee(size_t most, std::vector<TokenId>& run) override {
+    const std::vector<TokenId> tokens = matcher_.draft(tokenizer_, most);
+    run.insert(run.end(), tokens.begin(), tokens.end());
+  }
 
  private:
+  const Tokenizer& tokenizer_;
   GrammarMatcher matcher_;
 };
 
 class BudgetAndGrammar final : public TokenRules {
  public:
-  BudgetAndGrammar(const ThinkingBudgetOptions& budget, std::shared_ptr<const TokenGrammar> grammar, MatcherOptions options)
-      : budget_(budget), matcher_(std::move(grammar), std::move(options)), both_(budget_, matcher_) {}
+  BudgetAndGrammar(const Tokenizer& tokenizer, const ThinkingBudgetOptions& budget, std::shared_ptr<const TokenGrammar> grammar, MatcherOptions options)
+      : tokenizer_(tokenizer), budget_(budget), matcher_(std::move(grammar), std::move(options)), both_(budget_, matcher_) {}
   TokenMask mask() override { return both_.mask(); }
   bool allows(TokenId token) override { return both_.allows(token); }
   bool advance(TokenId token) override { return both_.advance(token); }
   int64_t depth() const override { return both_.depth(); }
   void rewind(int64_t depth) override { both_.rewind(depth); }
+  // A budget that has run out puts the grammar's beginning right behind its mark.
+  void foresee(size_t most, std::vector<TokenId>& run) override {
+    if (most == 0) return;
+    const int64_t begin = both_.depth();
+    if (budget_.must_end()) {
+      run.push_back(budget_.end_mark());
+      both_.advance(run.back());
+      --most;
+    }
+    const std::vector<TokenId> tokens = matcher_.draft(tokenizer_, most);
+    run.insert(run.end(), tokens.begin(), tokens.end());
+    both_.rewind(begin);
+  }
 
  private:
+  const Tokenizer& tokenizer_;
   ThinkingBudget budget_;
   GrammarMatcher matcher_;
   AllRules<ThinkingBudget, GrammarMatcher> both_;
@@ -133,8 +156,8 @@ Result<std::unique_ptr<TokenRules>> RuleMaker::make(const Submission& s) {
   if (!s.grammar) return budget ? std::unique_ptr<TokenRules>(std::make_unique<BudgetRules>(*budget)) : nullptr;
   ASSIGN_OR_RETURN(auto grammar, state_->grammar(*s.grammar));
   MatcherOptions options{.enders = state_->text.stop_tokens, .starts_after = s.in_reasoning ? end : std::nullopt};
-  if (budget && s.in_reasoning) return std::unique_ptr<TokenRules>(std::make_unique<BudgetAndGrammar>(*budget, std::move(grammar), std::move(options)));
-  return std::unique_ptr<TokenRules>(std::make_unique<GrammarRules>(std::move(grammar), std::move(options)));
+  if (budget && s.in_reasoning) return std::unique_ptr<TokenRules>(std::make_unique<BudgetAndGrammar>(*state_->text.tokenizer, *budget, std::move(grammar), std::move(options)));
+  return std::unique_ptr<TokenRules>(std::make_unique<GrammarRules>(*state_->text.tokenizer, std::move(grammar), std::move(options)));
 }
 
 }  // namespace foretoken::serve

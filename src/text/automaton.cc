@@ -167,6 +167,63 @@ Result<Dfa> Nfa::determinise() const {
 
 namespace {
 
+// Words in ascending order, of which only the last one's path may still change; what leaves that path is joined with the first state like
+// it. Source: Daciuk, Mihov, Watson and Watson, "Incremental construction of minimal acyclic finite-state automata", 2000.
+class WordSet {
+ public:
+  void add(std::string_view word) {
+    const size_t shared = static_cast<size_t>(std::mismatch(word.begin(), word.end(), last_.begin(), last_.end()).first - word.begin());
+    settle(shared);
+    open_.resize(word.size() + 1);
+    open_.back().marks = kAccept;
+    last_ = word;
+  }
+  Dfa finish() {
+    settle(0);
+    Dfa dfa;
+    const uint32_t start = state_of(std::move(open_[0]));
+    dfa.states = std::move(states_);
+    dfa.starts = {start};
+    return dfa;
+  }
+
+ private:
+  // The open states deeper than `depth` are complete.
+  void settle(size_t depth) {
+    for (; open_.size() > depth + 1; open_.pop_back()) {
+      const size_t above = open_.size() - 2;
+      const auto byte = static_cast<uint8_t>(last_[above]);
+      const uint32_t to = state_of(std::move(open_.back()));
+      append_edge(open_[above].edges, byte, byte, to);
+    }
+  }
+  uint32_t state_of(Dfa::State state) {
+    std::vector<uint32_t> signature{state.marks};
+    for (const ByteEdge& edge : state.edges) signature.insert(signature.end(), {edge.first, edge.last, edge.to});
+    const auto [found, fresh] = index_.try_emplace(std::move(signature), static_cast<uint32_t>(states_.size()));
+    if (fresh) states_.push_back(std::move(state));
+    return found->second;
+  }
+
+  std::string_view last_;
+  std::vector<Dfa::State> open_ = std::vector<Dfa::State>(1);  // along last_
+  std::vector<Dfa::State> states_;
+  std::unordered_map<std::vector<uint32_t>, uint32_t, VectorHash> index_;
+};
+
+}  // namespace
+
+Dfa automaton_of(std::vector<std::string> words) {
+  std::sort(words.begin(), words.end());
+  words.erase(std::unique(words.begin(), words.end()), words.end());
+  if (words.empty()) return {};
+  WordSet set;
+  for (const std::string& word : words) set.add(word);
+  return set.finish();
+}
+
+namespace {
+
 // Pairs of states of two automata; `keep_alone` lets the left one go on where the right one cannot.
 Result<Dfa> product(const Dfa& a, const Dfa& b, bool keep_alone, AutomatonLimits limits) {
   Dfa out;

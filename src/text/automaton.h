@@ -86,6 +86,9 @@ class Nfa {
   bool full_ = false;
 };
 
+// The smallest automaton of `words`, in about the time that sorting them takes.
+Dfa automaton_of(std::vector<std::string> words);
+
 // Words of both, or of `a` and not of `b`; neither may hold calls. Trimmed and minimised.
 Result<Dfa> intersect(const Dfa& a, const Dfa& b, AutomatonLimits limits = {});
 Result<Dfa> subtract(const Dfa& a, const Dfa& b, AutomatonLimits limits = {});

@@ -283,7 +283,9 @@ std::bitset<256> GrammarBuilder::loops_of(uint32_t state) const {
 void GrammarBuilder::find_loops() {
   constexpr size_t kWorthwhile = 110;  // of the 94 plain characters of one byte and the 51 first bytes of the others
   for (Grammar::State& s : grammar_.states_) {
-    if (s.edge_begin == s.edge_end || s.need == Grammar::kNever) continue;
+    size_t bytes = 0;
+    for (const ByteEdge& edge : grammar_.edges(s)) bytes += size_t{edge.last} - edge.first + 1;
+    if (bytes < kWorthwhile || s.need == Grammar::kNever) continue;
     const std::bitset<256> loops = loops_of(static_cast<uint32_t>(&s - grammar_.states_.data()));
     if (loops.count() < kWorthwhile) continue;
     const auto found = std::find(grammar_.loop_sets_.begin(), grammar_.loop_sets_.end(), loops);

@@ -2,11 +2,16 @@
 #include "text/grammar_matcher.h"
 
 #include <algorithm>
+#include <bit>
 
 #include "base/check.h"
 
 namespace foretoken {
 namespace {
+
+bool is_word_byte(uint8_t byte) {
+  return byte >= 0x80 || (byte >= '0' && byte <= '9') || (byte >= 'A' && byte <= 'Z') || (byte >= 'a' && byte <= 'z');
+}
 
 void allow(std::vector<uint64_t>& bits, TokenId id) { bits[static_cast<size_t>(id) / 64] |= uint64_t{1} << (id % 64); }
 
@@ -27,9 +32,12 @@ bool GrammarMatcher::complete() const { return trail_.back().set < kEnded && sta
 SetId GrammarMatcher::after(SetId set, TokenId token) {
   const std::string_view reading = grammar_->vocabulary().reading(token);
   if (reading.empty()) return GrammarStacks::kDead;
+  if (after_.size() >= kCachedSteps) after_.clear();
+  const auto [found, fresh] = after_.try_emplace(uint64_t{set} << 32 | static_cast<uint32_t>(token), set);
+  if (!fresh) return found->second;
   for (const char c : reading)
     if ((set = stacks_.step_once(set, static_cast<uint8_t>(c))) == GrammarStacks::kDead) break;
-  return set;
+  return found->second = set;
 }
 
 bool GrammarMatcher::allows(TokenId token) {
@@ -126,20 +134,28 @@ const std::vector<TokenId>& GrammarMatcher::crossing(const std::shared_ptr<const
 }
 
 GrammarMatcher::Choice GrammarMatcher::choice(SetId set) const {
+  constexpr std::string_view kBlanks = " \n\t";
   Choice out;
   const Grammar& grammar = grammar_->grammar();
-  bool several = false;
+  bool several = false, any = false;
+  unsigned blanks = 0;  // bit per kind
   for (const StackId stack : stacks_.stacks(set)) {
     const uint32_t state = stacks_.stack(stack).state;
     if (state == kNoState) return {};
     for (const ByteEdge& edge : grammar.edges(grammar.state(state))) {
-      const bool blank = edge.first == edge.last && (edge.first == ' ' || edge.first == '\n' || edge.first == '\t');
-      if (blank) out.blank = true;
-      else if (edge.first != edge.last || (out.byte >= 0 && out.byte != edge.first)) several = true;
+      const size_t blank = edge.first == edge.last ? kBlanks.find(static_cast<char>(edge.first)) : kBlanks.npos;
+      if (blank != kBlanks.npos) {
+        blanks |= 1u << blank;
+        continue;
+      }
+      any = true;
+      if (edge.first != edge.last || (out.byte >= 0 && out.byte != edge.first)) several = true;
       else out.byte = edge.first;
     }
   }
   if (several) out.byte = -1;
+  if (!any && std::has_single_bit(blanks)) out.byte = kBlanks[static_cast<size_t>(std::countr_zero(blanks))];
+  else out.blank = blanks != 0;
   return out;
 }
 
@@ -156,6 +172,12 @@ std::string GrammarMatcher::forced(size_t most_bytes) {
 
 std::string GrammarMatcher::likely(size_t most_bytes) {
   std::string run;
+  read_likely(most_bytes, run);
+  return run;
+}
+
+// Appends the likely run; returns where the text stands behind it.
+GrammarMatcher::Ahead GrammarMatcher::read_likely(size_t most_bytes, std::string& run) {
   SetId set = trail_.back().set;
   JsonStyle style = trail_.back().style;
   const auto read = [&](char c) {
@@ -169,7 +191,7 @@ std::string GrammarMatcher::likely(size_t most_bytes) {
   while (set < kEnded && run.size() < most_bytes) {
     const Choice next = choice(set);
     if (next.blank) {
-      const std::optional<std::string> expected = style.expected();
+      const std::optional<std::string> expected = style.expected(next.byte);
       if (!expected) break;
       size_t blanks = 0;
       for (; blanks < expected->size() && read((*expected)[blanks]); ++blanks) {
@@ -179,12 +201,38 @@ std::string GrammarMatcher::likely(size_t most_bytes) {
     }
     if (next.byte < 0 || !read(static_cast<char>(next.byte))) break;
   }
-  return run;
+  return {set, style.in_string()};
+}
+
+// Whether a word may go on behind `last`, or begin behind it if it is a space: then the token that ends with it may be a longer one.
+bool GrammarMatcher::word_may_follow(char last, SetId set) const {
+  if (last != ' ' && !is_word_byte(static_cast<uint8_t>(last))) return false;
+  const Grammar& grammar = grammar_->grammar();
+  for (const StackId stack : stacks_.stacks(set)) {
+    if (stacks_.stack(stack).state == kNoState) continue;
+    for (const ByteEdge& edge : grammar.edges(grammar.state(stacks_.stack(stack).state)))
+      for (int byte = edge.first; byte <= edge.last; ++byte)
+        if (is_word_byte(static_cast<uint8_t>(byte)) && (last != ' ' || byte < '0' || byte > '9')) return true;
+  }
+  return false;
+}
+
+bool GrammarMatcher::nothing_follows(SetId set) const {
+  const std::span<const StackId> stacks = stacks_.stacks(set);
+  return stacks_.complete(set) && std::all_of(stacks.begin(), stacks.end(), [&](StackId s) { return stacks_.stack(s).state == kNoState; });
 }
 
 std::vector<TokenId> GrammarMatcher::draft(const Tokenizer& tokenizer, size_t most_tokens) {
   std::vector<TokenId> tokens;
-  const std::string run = likely(8 * most_tokens);
+  if (trail_.back().set >= kEnded) return tokens;
+  std::string run;
+  const auto [end_set, in_string] = read_likely(8 * most_tokens, run);
+  const bool ends = nothing_follows(end_set);
+  // Inside a string all characters join, so the run is only sure up to the opening quote.
+  const size_t quote = in_string && !ends ? run.rfind('"') : run.npos;
+  const bool unsure = !ends && !run.empty() && (in_string ? run.back() != '"' : word_may_follow(run.back(), end_set));
+  const bool cut = unsure && quote != run.npos;
+  if (cut) run.resize(quote + 1);
   for (size_t at = 0; at < run.size() && tokens.size() < most_tokens;) {
     if (run[at] == token_mark(0)[0]) {
       if (run.size() - at < token_mark(0).size()) break;
@@ -200,42 +248,10 @@ std::vector<TokenId> GrammarMatcher::draft(const Tokenizer& tokenizer, size_t mo
     tokens.insert(tokens.end(), ids->begin(), ids->end());
     at = end;
   }
-  tokens.resize(std::min(tokens.size(), most_tokens));
+  if (tokens.size() >= most_tokens) tokens.resize(most_tokens);
+  else if (ends) tokens.insert(tokens.end(), options_.enders.begin(), options_.enders.begin() + !options_.enders.empty());
+  else if (unsure && !cut && !tokens.empty()) tokens.pop_back();
   return tokens;
-}
-
-int JsonStyle::place_of(char mark) {
-  constexpr std::string_view kMarks = ":,{[";
-  const size_t at = kMarks.find(mark);
-  return at == kMarks.npos ? -1 : static_cast<int>(at);
-}
-
-void JsonStyle::read(char byte) {
-  if (in_string_) {
-    if (escaped_) escaped_ = false;
-    else if (byte == '\\') escaped_ = true;
-    else if (byte == '"') in_string_ = false;
-    return;
-  }
-  if (byte == '\n') {
-    run_ = {true, 0};
-  } else if (byte == ' ') {
-    run_.blanks += run_.blanks < 255;
-  } else {
-    if (place_ >= 0) habits_[place_] = run_;
-    place_ = static_cast<int8_t>(place_of(byte));
-    run_ = {};
-    in_string_ = byte == '"';
-  }
-}
-
-std::optional<std::string> JsonStyle::expected() const {
-  if (in_string_ || place_ < 0) return std::nullopt;
-  const Run& habit = habits_[place_];
-  if (habit == run_) return "";
-  if (run_ == Run{}) return (habit.line ? "\n" : "") + std::string(habit.blanks, ' ');
-  if (run_.line && habit.line && run_.blanks < habit.blanks) return std::string(habit.blanks - run_.blanks, ' ');
-  return std::nullopt;
 }
 
 }  // namespace foretoken

@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "text/json_style.h"
 #include "text/token_grammar.h"
 
 namespace foretoken {
@@ -16,27 +17,6 @@ namespace foretoken {
 struct MatcherOptions {
   std::vector<TokenId> enders;  // allowed exactly where the text is complete; none of them is a token of the grammar
   std::optional<TokenId> starts_after;  // until this token has come (the end of thinking) all but the enders is allowed
-};
-
-// How the text so far spaces its JSON, to guess how it goes on: the white space that came last behind each mark. Until
-// there was one it is that of most models, one space behind ':' and ','.
-class JsonStyle {
- public:
-  void read(char byte);
-  // The white space to expect now; nothing inside strings and anywhere but behind a mark.
-  std::optional<std::string> expected() const;
-
- private:
-  struct Run {
-    bool line = false;
-    uint8_t blanks = 0;  // spaces, or the spaces behind the line end
-    bool operator==(const Run&) const = default;
-  };
-  static int place_of(char mark);
-  bool in_string_ = false, escaped_ = false;
-  int8_t place_ = -1;  // of the mark that is being spaced
-  Run run_;
-  Run habits_[4] = {{false, 1}, {false, 1}, {}, {}};  // behind : , { [
 };
 
 class GrammarMatcher {
@@ -60,12 +40,13 @@ class GrammarMatcher {
   // The same, and where white space is the only choice, what the text did before. Both are guesses at tokens, never a
   // reason to skip the model: which tokens spell the run is its choice.
   std::string likely(size_t most_bytes = 512);
-  // Tokens that spell the likely run, for a drafter.
+  // Tokens that spell the likely run, for a drafter: the answer's end included where nothing else can come, what may be the
+  // beginning of a longer token left out.
   std::vector<TokenId> draft(const Tokenizer& tokenizer, size_t most_tokens);
 
  private:
   static constexpr SetId kWaiting = UINT32_MAX, kEnded = UINT32_MAX - 1;
-  static constexpr size_t kCachedMasks = 32;
+  static constexpr size_t kCachedMasks = 32, kCachedSteps = size_t{1} << 15;
   struct CachedMask {
     SetId set = kEnded;
     uint64_t used = 0;
@@ -82,10 +63,17 @@ class GrammarMatcher {
   const std::vector<TokenId>& crossing(const std::shared_ptr<const LocalMask>& mask, SetId after);
   SetId after(SetId set, TokenId token);
   struct Choice {
-    int byte = -1;       // the only one, white space aside; -1: none or several
-    bool blank = false;  // white space is possible too
+    int byte = -1;       // the only one, white space beside another aside; -1: none or several
+    bool blank = false;  // there is white space to choose
   };
   Choice choice(SetId set) const;
+  struct Ahead {
+    SetId set;
+    bool in_string;
+  };
+  Ahead read_likely(size_t most_bytes, std::string& run);
+  bool word_may_follow(char last, SetId set) const;
+  bool nothing_follows(SetId set) const;
 
   std::shared_ptr<const TokenGrammar> grammar_;
   MatcherOptions options_;
@@ -100,6 +88,7 @@ class GrammarMatcher {
   std::unordered_map<StackId, std::shared_ptr<const LocalMask>> local_;
   std::unordered_map<const LocalMask*, Crossing> crossings_;
   std::vector<SetId> path_;
+  std::unordered_map<uint64_t, SetId> after_;  // by set and token
 };
 
 }  // namespace foretoken

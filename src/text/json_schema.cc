@@ -21,14 +21,6 @@ Error located(const std::string& where, const Error& error) {
 // Names as they stand in a JSON string, each in the one way that is written for a member with rules of its own.
 Result<Dfa> all_names() { return whole(expr::repeat(expr::set(CodePointSet::all()), 0), Encoding::kJsonString); }
 
-Result<Dfa> literal_words(const std::vector<std::string>& words) {
-  Nfa nfa;
-  const uint32_t end = nfa.add_state();
-  nfa.mark(end, kAccept);
-  for (const std::string& word : words) nfa.literal(nfa.start(), word, end);
-  return nfa.determinise();
-}
-
 Result<Dfa> with_quote(const Dfa& words) {
   Nfa nfa;
   const uint32_t quote = nfa.add_state(), end = nfa.add_state();
@@ -98,7 +90,10 @@ Status SchemaCompiler::add_shape(Nfa& nfa, const Shape& shape, uint32_t end) {
   return {};
 }
 
+// Few values are written out beside what else is allowed; many become a rule of their own, which is made without a state per byte.
 Status SchemaCompiler::add_values(Nfa& nfa, const Shape& shape, uint32_t end) {
+  constexpr size_t kWrittenOut = 64;
+  std::vector<std::string> words;
   for (const OrderedJson* value : *shape.values) {
     ASSIGN_OR_RETURN(const bool fits, reader_.admits(shape, *value));
     if (!fits) continue;
@@ -106,9 +101,16 @@ Status SchemaCompiler::add_values(Nfa& nfa, const Shape& shape, uint32_t end) {
       ASSIGN_OR_RETURN(const RuleIndex rule, json_.constant(*value, shape.where));
       nfa.call(nfa.start(), rule, end);
     } else {
-      nfa.literal(nfa.start(), dump_json(*value), end);
+      words.push_back(dump_json(*value));
     }
   }
+  if (words.size() <= kWrittenOut) {
+    for (const std::string& word : words) nfa.literal(nfa.start(), word, end);
+    return {};
+  }
+  const RuleIndex rule = builder().declare(shape.where);
+  TRY(builder().define(rule, automaton_of(std::move(words))));
+  nfa.call(nfa.start(), rule, end);
   return {};
 }
 
@@ -229,8 +231,7 @@ Status SchemaCompiler::add_extras(const Shape& shape, const std::vector<std::str
   ASSIGN_OR_RETURN(Dfa words, all_names());
   std::vector<std::string> written;
   for (const std::string& name : names) written.push_back(json_characters(name));
-  ASSIGN_OR_RETURN(const Dfa named, literal_words(written));
-  ASSIGN_OR_RETURN(words, subtract(words, named, reader_.automaton_limits()));
+  ASSIGN_OR_RETURN(words, subtract(words, automaton_of(std::move(written)), reader_.automaton_limits()));
   for (const ObjectLayer& layer : layers) {
     if (!layer.names) continue;
     ASSIGN_OR_RETURN(const Dfa allowed, name_words(*layer.names));

@@ -190,21 +190,17 @@ Status KeywordReader::nullable(const OrderedJson& value) {
 
 Status KeywordReader::enumeration(const OrderedJson& value) {
   if (!value.is_array()) return usage("must be a list of values");
-  std::vector<const OrderedJson*> values;
-  for (const OrderedJson& v : value) values.push_back(&v);
-  if (shape_.values)
-    std::erase_if(values, [&](const OrderedJson* v) {
-      return std::none_of(shape_.values->begin(), shape_.values->end(), [&](const OrderedJson* w) { return *v == *w; });
-    });
+  ValueSet values;
+  for (const OrderedJson& v : value) values.add(v);
+  if (shape_.values) values.keep_common(*shape_.values);
   shape_.values = std::move(values);
   return {};
 }
 
 Status KeywordReader::constant(const OrderedJson& value) {
-  const bool other = shape_.values && std::none_of(shape_.values->begin(), shape_.values->end(),
-                                                   [&](const OrderedJson* v) { return *v == value; });
+  const bool other = shape_.values && !shape_.values->contains(value);
   shape_.values.emplace();
-  if (!other) shape_.values->push_back(&value);
+  if (!other) shape_.values->add(value);
   return {};
 }
 

@@ -38,16 +38,10 @@ std::string decode_fragment(std::string_view text) {
   return out;
 }
 
-void intersect_values(std::optional<std::vector<const OrderedJson*>>& a,
-                      const std::optional<std::vector<const OrderedJson*>>& b) {
+void intersect_values(std::optional<ValueSet>& a, const std::optional<ValueSet>& b) {
   if (!b) return;
-  if (!a) {
-    a = b;
-    return;
-  }
-  std::erase_if(*a, [&](const OrderedJson* v) {
-    return std::none_of(b->begin(), b->end(), [&](const OrderedJson* w) { return *v == *w; });
-  });
+  if (a) a->keep_common(*b);
+  else a = b;
 }
 
 ArrayShape merged(const ArrayShape& a, const ArrayShape& b) {

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "text/code_points.h"
 #include "text/number_automaton.h"
+#include "text/value_set.h"
 
 namespace foretoken {
 
@@ -65,8 +66,8 @@ struct Shape {
   StringShape string;
   ArrayShape array;
   ObjectShape object;
-  std::optional<std::vector<const OrderedJson*>> values;  // of enum and const
-  std::string where;                                      // the pointer of the schema it began with
+  std::optional<ValueSet> values;  // of enum and const
+  std::string where;               // the pointer of the schema it began with
 };
 
 struct SchemaLimits {

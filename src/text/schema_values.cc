@@ -40,9 +40,7 @@ Result<bool> SchemaReader::admits(const Conjunction& schemas, const OrderedJson&
 Result<bool> SchemaReader::admits(const Shape& shape, const OrderedJson& value) {
   const uint8_t type = type_of(value);
   if (!(shape.types & type)) return false;
-  if (shape.values &&
-      std::none_of(shape.values->begin(), shape.values->end(), [&](const OrderedJson* v) { return *v == value; }))
-    return false;
+  if (shape.values && !shape.values->contains(value)) return false;
   switch (type) {
     case kNumberType:
       return shape.number.contains(decimal_of(value));

@@ -50,6 +50,7 @@ class ThinkingBudget {
     trail_.resize(static_cast<size_t>(depth) + 1);
   }
 
+  TokenId end_mark() const { return options_.think_end; }
   bool must_end() const { return trail_.back().reasoning && trail_.back().used >= options_.tokens; }
   int64_t used() const { return trail_.back().used; }
 

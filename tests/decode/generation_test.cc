@@ -6,6 +6,7 @@
 #include <map>
 
 #include "decode/rig.h"
+#include "support/run_rules.h"
 #include "support/toy_generation.h"
 
 namespace foretoken {
@@ -159,6 +160,53 @@ TEST_F(GenerationTest, SpeculationChangesNothingWithExperts) {
     EXPECT_GT(accepted, 60);
     EXPECT_GT(rejected, 60);
   }
+}
+
+// What the rules foresee is drafted, alone and inside the model drafters' branches, and whatever of it comes true: ids and states are those
+// of plain decoding under the same rules. Guesses are accepted and rejected, and counted for the grammar alone.
+TEST_F(GenerationTest, ForeseenRunsAreDraftedAndChangeNothing) {
+  constexpr int kTokens = 40;
+  const int vocab = Rig::dense().model->config.vocab;
+  std::map<std::string, int64_t> cycles;
+  int64_t foreseen = 0, wrong = 0;
+  for (const float temperature : {0.0f, 0.8f}) {
+    test::RunRules plain_rules(vocab, kTokens - 7);
+    const Answer reference = run({.options = {.sampling = sampling_of(temperature), .max_tokens = kTokens, .rules = &plain_rules}}, prompt_ids());
+    ASSERT_EQ(reference.tokens.size(), size_t{kTokens} - 7);
+    ASSERT_EQ(reference.reason, FinishReason::kStop);
+    const std::vector<Route> sets[] = {{Route::kGrammar}, {Route::kMtp, Route::kGrammar}, {Route::kBlock, Route::kGrammar}, {Route::kBlock},
+                                       {Route::kCopy, Route::kMtp, Route::kBlock, Route::kGrammar}};
+    for (const std::vector<Route>& routes : sets)
+      for (const SpeculationOptions& plan : {SpeculationOptions{.verify = VerifyMode::kChain, .width = 7}, SpeculationOptions{.verify = VerifyMode::kTree, .width = 16},
+                                             SpeculationOptions{.verify = VerifyMode::kAuto}}) {
+        if ((routes.size() > 2) != (plan.width == 0)) continue;  // what the clock chooses is tried with all of them
+        std::string name = std::string(verify_mode_name(plan.verify)) + " T=" + std::to_string(temperature);
+        for (const Route route : routes) name += " " + std::string(route_name(route));
+        SCOPED_TRACE(name);
+        test::RunRules rules(vocab, kTokens - 7);
+        const Answer a = run({.options = {.sampling = sampling_of(temperature), .max_tokens = kTokens, .rules = &rules}, .routes = routes, .speculation = plan}, prompt_ids());
+        expect_same(a, reference);
+        EXPECT_EQ(rules.depth(), kTokens - 7);
+        const SpeculationCounters::Of& of = a.counters.of(Route::kGrammar);
+        cycles[name] = a.counters.cycles;
+        int64_t accepted = 0;
+        for (const SpeculationCounters::Of& each : a.counters.by_drafter) accepted += each.accepted;
+        EXPECT_EQ(accepted, a.counters.accepted);
+        if (routes.back() != Route::kGrammar) {
+          EXPECT_EQ(of.drafted, 0);
+        } else if (plan.width > 0) {
+          EXPECT_GT(of.accepted, 0);
+          EXPECT_GT(of.verified - of.accepted, 5);
+          foreseen += of.accepted;
+          wrong += of.verified - of.accepted;
+          EXPECT_GE(of.drafted, of.verified);
+        }
+      }
+    const std::string chain = "chain T=" + std::to_string(temperature);
+    EXPECT_LT(cycles[chain + " dflash grammar"], cycles[chain + " dflash"]);
+  }
+  EXPECT_GT(foreseen, 20);
+  EXPECT_GT(wrong, 60);
 }
 
 // Rules that forbid tokens by what was emitted and end the answer, with an undo log for looking ahead.

@@ -42,6 +42,7 @@ struct Rig {
       if (route == Route::kCopy) d.push_back(make_lookup_drafter());
       if (route == Route::kMtp) d.push_back(make_mtp_drafter(model->config, *mtp));
       if (route == Route::kBlock) d.push_back(make_block_drafter(*block));
+      if (route == Route::kGrammar) d.push_back(make_grammar_drafter());
     }
     return d;
   }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 
+#include "support/run_rules.h"
 #include "support/toy_generation.h"
 
 namespace foretoken {
@@ -203,6 +204,72 @@ TEST(Speculator, RulesPruneWithoutCopies) {
       fresh.advance(t);
     }
   }
+}
+
+// A run that fills the plan's width leaves nothing to a model drafter; a shorter one is where it goes on.
+TEST(Speculator, AForeseenRunComesFirst) {
+  test::RunRules rules(40);
+  int drafts = 0;
+  for (const auto& [width, run] : {std::pair(2, 4), std::pair(4, 4), std::pair(6, 4)}) {
+    rules.rewind(0);
+    rules.advance(8);  // begins a run of four
+    ScriptedClock clock;
+    std::vector<std::unique_ptr<Drafter>> drafters;
+    drafters.push_back(std::make_unique<ScriptedDrafter>([&](std::span<const TokenId>, const DraftRequest& request, Draft& draft) {
+      ++drafts;
+      std::vector<TokenId> path, ahead;
+      std::vector<RankedCandidate> ranked;
+      std::vector<ScoredCandidate> all;
+      for (TokenId t = 0; t < 40; ++t) all.push_back({t, static_cast<float>(t)});
+      for (int i = 0; i < request.depth; ++i) {
+        rank_successors(request, all, path, request.position + i, ahead, ranked);
+        if (ranked.empty()) break;
+        draft.add(ranked[0].token, i - 1, ranked[0].probability, 0, ranked[0].foreseen ? Route::kGrammar : draft.by);
+        path.push_back(ranked[0].token);
+        if (ranked[0].foreseen) ahead.erase(ahead.begin());
+      }
+    }));
+    drafters.push_back(make_grammar_drafter());
+    Speculator speculator(std::move(drafters), {.verify = VerifyMode::kChain, .width = width}, nullptr, clock);
+    speculator.restart({});
+    speculator.observe({.first = 0, .tokens = std::vector<TokenId>{1}, .next = 8});
+    const SamplingParams sampling;
+    const Proposal& p = speculator.propose({.context = 1, .anchor = 8, .budget = 100, .sampling = &sampling, .rules = &rules});
+    EXPECT_EQ(rules.depth(), 1);
+    EXPECT_EQ(p.size(), width);
+    EXPECT_TRUE(p.is_chain());
+    TokenId last = 8;
+    for (int node = 0; node < std::min(width, run); ++node) {
+      EXPECT_EQ(p.token(node), last = (last * 7 + 3) % 40);
+      EXPECT_EQ(p.by(node), Route::kGrammar);
+    }
+    for (int node = run; node < width; ++node) EXPECT_EQ(p.by(node), Route::kScripted);
+    EXPECT_EQ(drafts, width > run);
+    EXPECT_EQ(speculator.counters().of(Route::kGrammar).drafted, std::min(width, run));
+  }
+}
+
+// What candidates may follow a path and what they are worth: forbidden ones go, and take the certainty of what is left with them.
+TEST(Speculator, CandidatesUnderRules) {
+  const SamplingParams sampling;
+  std::vector<RankedCandidate> all, masked;
+  const std::vector<ScoredCandidate> candidates = {{5, 4.0f}, {7, 3.0f}, {9, 1.0f}};
+  rank_candidates(candidates, sampling, nullptr, {}, 10, all);
+  ASSERT_EQ(all.size(), 3u);
+  const uint64_t mask[] = {uint64_t{1} << 7 | uint64_t{1} << 9};
+  rank_candidates(candidates, sampling, nullptr, {}, 10, masked, mask);
+  ASSERT_EQ(masked.size(), 2u);
+  EXPECT_EQ(masked[0].token, 7);
+  EXPECT_EQ(masked[0].index, 1);
+  EXPECT_GT(masked[0].probability, all[1].probability);
+  EXPECT_LT(masked[0].probability, all[1].probability / (all[1].probability + all[2].probability));
+  const uint64_t nothing[] = {0};
+  rank_candidates(candidates, sampling, nullptr, {}, 10, masked, nothing);
+  EXPECT_TRUE(masked.empty());
+  const uint64_t everything[] = {~uint64_t{0}};
+  rank_candidates(candidates, sampling, nullptr, {}, 10, masked, everything);
+  ASSERT_EQ(masked.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_FLOAT_EQ(masked[i].probability, all[i].probability);
 }
 
 // ---- Sampled distributions

@@ -42,8 +42,9 @@ async function spread(items, width, work) {
 export class Suite {
   // complete: ended by the model. cut: by max_tokens, the beginning of a text; such a question is put again, with a
   // bias towards what closes strings, arrays and objects, and a penalty against loops.
+  // drafted: by whichever drafter; foreseen: by the grammar.
   // refused: arguments that the model's way to write calls cannot spell, or that nothing counts there.
-  figures = { questions: 0, answers: 0, complete: 0, cut: 0, never_complete: 0, refused: 0, ids_equal: 0, tokens: 0, drafted: 0 };
+  figures = { questions: 0, answers: 0, complete: 0, cut: 0, never_complete: 0, refused: 0, ids_equal: 0, tokens: 0, drafted: 0, foreseen: 0 };
   problems = [];
   never = new Set();
   #plain = new Map();
@@ -92,7 +93,7 @@ export class Suite {
       return null;
     }
     const [choice] = answer.json.choices, { message } = choice;
-    return { ids: choice.tokens.map((t) => t.id).join(), drafted: choice.tokens.filter((t) => t.drafted !== null).length, count: choice.tokens.length,
+    return { ids: choice.tokens.map((t) => t.id).join(), drafted: choice.tokens.filter((t) => t.drafted !== null).length, foreseen: choice.tokens.filter((t) => t.drafted === 'grammar').length, count: choice.tokens.length,
       text: job.mode.tools ? message.tool_calls?.[0]?.function.arguments ?? message.content : message.content, finish: choice.finish_reason, reasoning: message.reasoning_content };
   }
   #check(job, answer) {
@@ -100,6 +101,7 @@ export class Suite {
     ++f.answers;
     f.tokens += answer.count;
     f.drafted += answer.drafted;
+    f.foreseen += answer.foreseen;
     if (job.mode.thinking && !answer.reasoning) this.problems.push(`${job.key}: it did not think`);
     if (answer.finish === 'length') {
       ++f.cut;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "support/engine_rig.h"
+#include "support/run_rules.h"
 
 namespace foretoken {
 namespace {
@@ -68,6 +69,47 @@ TEST(Engine, LanesChangeNothing) {
     EXPECT_EQ(status.prompt_rows + cached, prompt_tokens);
     EXPECT_EQ(bench.target->rows_run(), status.prompt_rows + static_cast<uint64_t>(status.speculation.verified_rows));
   }
+}
+
+// Requests under rules that foresee runs, on one lane and on several: each answer is that of plain decoding under its rules, and what was
+// foreseen was drafted, accepted and rejected.
+TEST(Engine, ForeseenRunsOnSeveralLanes) {
+  EngineRig& rig = EngineRig::embedded();
+  std::map<int, Ids> plain;
+  for (const int lanes : {1, 4}) {
+    for (const bool speculate : {false, true}) {
+      if (!speculate && lanes > 1) continue;
+      EngineBench bench(rig, {.lanes = lanes, .max_context = 400});
+      const int vocab = bench.target->config().vocab;
+      std::map<RequestId, int> numbers;
+      for (int i = 0; i < 8; ++i) {
+        Request request{.prompt = text_like(12 + 9 * i, i), .sampling = sampling_of(i % 2 == 0 ? 0.0f : 0.9f, 3 + static_cast<uint64_t>(i)), .max_tokens = 48};
+        request.rules = std::make_unique<test::RunRules>(vocab, 30 + i);
+        request.speculate = speculate;
+        request.routes = {Route::kBlock, Route::kGrammar};
+        request.speculation = SpeculationOptions{.verify = i % 3 == 0 ? VerifyMode::kTree : VerifyMode::kChain, .width = 9};
+        numbers[bench.submit(std::move(request))] = i;
+      }
+      bench.run();
+      for (const auto& [id, i] : numbers) {
+        ASSERT_TRUE(bench.heard[id].result.has_value());
+        ASSERT_FALSE(bench.heard[id].result->error.has_value());
+        EXPECT_EQ(bench.heard[id].tokens.size(), 30u + static_cast<size_t>(i));
+        if (!speculate) plain[i] = bench.heard[id].tokens;
+        EXPECT_EQ(bench.heard[id].tokens, plain[i]) << "request " << i << " of " << lanes << " lanes";
+      }
+      const EngineStatus status = bench.engine->status();
+      const SpeculationCounters::Of& of = status.speculation.of(Route::kGrammar);
+      EXPECT_EQ(of.drafted > 0, speculate);
+      if (speculate) {
+        EXPECT_GT(of.accepted, 30);
+        EXPECT_GT(of.verified - of.accepted, 30);
+      }
+    }
+  }
+  std::map<Ids, int> distinct;
+  for (const auto& [i, tokens] : plain) ++distinct[tokens];
+  EXPECT_EQ(distinct.size(), 8u);
 }
 
 // Every residue of a page, warm and cold: the lane's state behind the answer is the cold one's, the rows that ran and the restored tokens

@@ -83,7 +83,7 @@ SimOptions SimOptions::draw(uint64_t seed) {
   e.cache.limit_bytes = static_cast<size_t>(one_of(0, 30'000, 200'000, 4'000'000));
   e.cache.checkpoint_every = one_of(16, 33, 64, 1024);
   o.max_rows = one_of(16, 70, 128);
-  o.speculate = one_of("off", "copy", "mtp", "copy,mtp", "copy,mtp");
+  o.speculate = one_of("off", "copy", "mtp", "copy,mtp", "copy,mtp,grammar");
   o.scripted = o.speculate != std::string("off") && random.below(3) != 0;
   o.right = one_of(0.3, 0.7, 0.95);
   o.branching = random.below(2) == 0;

@@ -9,6 +9,7 @@
 #include <random>
 #include <set>
 
+#include "text/data.h"
 #include "text/expression.h"
 #include "text/json_schema.h"
 #include "text/schema_cases.h"
@@ -281,8 +282,62 @@ TEST(GrammarMatcher, LikelyRunsFollowTheStyleOfTheText) {
   EXPECT_EQ(after("[{\"kind\":"), " \"k\", \"size\": ");
   EXPECT_EQ(after("[{\"kind\":\"k\",\"size\":1}"), ",{\"kind\":\"k\",\"size\":");
   EXPECT_EQ(after("[\n  {\n    \"kind\": \"k\",\n    \"size\": 1\n  },"),
-            "\n    {\n    \"kind\": \"k\",\n    \"size\": ");
+            "\n  {\n    \"kind\": \"k\",\n    \"size\": ");
+  EXPECT_EQ(after("[\n\t{\n\t\t\"kind\": \"k\",\n\t\t\"size\": 1\n\t},"),
+            "\n\t{\n\t\t\"kind\": \"k\",\n\t\t\"size\": ");
+  EXPECT_EQ(after("[\n  {\"kind\": \"k\", \"size\": 1},"), "\n  {\"kind\": \"k\", \"size\": ");
+  EXPECT_EQ(after("[\n  {"), "\n    \"kind\": \"k\",\n    \"size\": ");
+  EXPECT_EQ(after("[{\"kind\":\"k\", \"size\":1},{\n"), "");  // not as before, so nothing is known
   EXPECT_EQ(after("[{\"kind\": \"k\", \"size\": 1"), "");  // more digits, or the end
+}
+
+// What closes is spaced as what opened was, at each depth; the text's end is part of what is foreseen, in the order of its tokens.
+TEST(GrammarMatcher, LikelyRunsCloseWhatIsOpen) {
+  const auto shared = with_tokens(*json_schema_grammar(OrderedJson::parse(
+      R"({"type":"object","properties":{"a":{"type":"object","properties":{"b":{"enum":["x"]}},"required":["b"],"additionalProperties":false}},
+      "required":["a"],"additionalProperties":false})")));
+  const auto after = [&](const std::string& text) {
+    GrammarMatcher matcher(shared, {.enders = {kEnd}});
+    for (const char c : text) matcher.advance(static_cast<TokenId>(1 + static_cast<uint8_t>(c)));
+    return matcher.likely();
+  };
+  EXPECT_EQ(after("{"), "\"a\": {\"b\": \"x\"}}");
+  EXPECT_EQ(after("{\n  \""), "a\": {\n    \"b\": \"x\"\n  }\n}");
+  EXPECT_EQ(after("{\n  \"a\": {\""), "b\": \"x\"}\n}");
+  EXPECT_EQ(after("{\"a\":{ \"b\":"), "\"x\"}}");
+}
+
+// Drafted tokens are allowed one after the other and spell the likely run; the end is among them, and a word that may go on is not.
+TEST(GrammarMatcher, DraftsSpellTheLikelyRun) {
+  const Tokenizer tokenizer = *Tokenizer::from_json(read_data("small_tokenizer.json"));
+  const auto vocabulary = std::make_shared<const GrammarVocabulary>(GrammarVocabulary::from_tokenizer(tokenizer, tokenizer.size()));
+  const auto grammar_of = [&](const char* schema) {
+    return std::make_shared<const TokenGrammar>(*json_schema_grammar(OrderedJson::parse(schema)), vocabulary);
+  };
+  TokenId end = 0;
+  while (!tokenizer.is_added(end)) ++end;
+  const auto drafted = [&](const std::shared_ptr<const TokenGrammar>& grammar, const std::string& text, size_t most = 64) {
+    GrammarMatcher matcher(grammar, {.enders = {end}});
+    const auto before = tokenizer.encode_plain(text);
+    for (const TokenId id : *before) matcher.advance(id);
+    const std::vector<TokenId> draft = matcher.draft(tokenizer, most);
+    EXPECT_EQ(matcher.depth(), static_cast<int64_t>(before->size()));
+    std::string spelt;
+    for (const TokenId id : draft) {
+      EXPECT_TRUE(matcher.allows(id)) << text << "|" << spelt;
+      matcher.advance(id);
+      spelt += id == end ? "<end>" : std::string(tokenizer.bytes(id));
+    }
+    return spelt;
+  };
+  const auto kinds = grammar_of(R"({"type":"object","properties":{"kind":{"enum":["reader","writer","runner"]},"on":{"const":true}},"required":["kind","on"],"additionalProperties":false})");
+  EXPECT_EQ(drafted(kinds, "{\""), "kind\": \"");
+  EXPECT_EQ(drafted(kinds, "{\"kind\": \"w"), "riter\", \"on\": true}<end>");
+  EXPECT_EQ(drafted(kinds, "{\"kind\": \"w", 3).substr(0, 1), "r");
+  EXPECT_EQ(drafted(kinds, "{\"kind\": \"r"), "");  // reader or runner
+  EXPECT_EQ(drafted(kinds, "{\"kind\": \"writer\", \"on\": true}"), "<end>");
+  const auto paths = grammar_of(R"({"enum":["report one","report two"]})");
+  EXPECT_EQ(drafted(paths, " "), "\"");  // "report one" and "report two" may be spelt in one token
 }
 
 // A branch that would be nested too deeply is never begun.

@@ -1,10 +1,11 @@
 // What is known of an answer's tokens: their texts, who proposed each, and how fast they came. It knows no DOM and no transport.
 
-const kLetters = { copy: 'c', mtp: 'm', dflash: 'd', scripted: 's' };
+const kLetters = { copy: 'c', mtp: 'm', dflash: 'd', grammar: 'g', scripted: 's' };
 export const kDrafters = {
   c: { name: 'copy', words: 'copied from earlier text' },
   m: { name: 'mtp', words: 'the model’s own draft head' },
   d: { name: 'dflash', words: 'the block drafter' },
+  g: { name: 'grammar', words: 'known from the grammar of the answer' },
   s: { name: 'scripted', words: 'scripted' },
 };
 
