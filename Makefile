@@ -5,6 +5,7 @@ PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 PREFIX ?= /usr/local
 MODEL ?=
 BASE ?=
+HEAD ?=
 BENCH_ARGS ?=
 TEST_ARGS ?=
 FUZZ_SECONDS ?=
@@ -34,9 +35,9 @@ bench: configure
 	@cmake --build build
 	@build/bench/ops_bench
 
-# The gate of each release: this tree against revision BASE, for example `make bench-check BASE=v0.1.0` (docs/qualification.md).
+# The gate of each release: this tree, or revision HEAD, against revision BASE, for example `make bench-check BASE=v0.1.0` (docs/qualification.md).
 bench-check:
-	@tools/bench_check.sh "$(BASE)" $(BENCH_ARGS)
+	@tools/bench_check.sh "$(BASE)" $(HEAD) $(BENCH_ARGS)
 
 # The tiny random bundles with reference results that tests read (make test writes them too).
 golden:

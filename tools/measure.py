@@ -4,13 +4,12 @@
 Usage: measure.py [--peer LLAMA_BENCH] [--server LLAMA_SERVER [--formats FILE.gguf ...]] [--big FILE.gguf ...] [--quick]
 --peer: the llama-bench of a native llama.cpp build, timed in alternation with ours on the embedded model and the first larger one.
 --server: its llama-server, for speculation side by side (tools/compare_speculation.py), also on --formats: the same model in other types.
---big: larger models, for example from `tools/make_bundle.py big --shape 1.44b --type Q4_K FILE.gguf`.
+--big: larger models; paths are printed as given, so those of `tools/make_bundle.py big --shape 1.44b --type Q4_K --tokenizer build/big-Q4_K.gguf` (build/ is no part
+of the repository) can be made and measured by anyone.
 Run it on a quiet machine: shares and ratios survive noise, absolute figures do not."""
 import argparse
 import datetime
-import json
 import pathlib
-import statistics
 import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -25,42 +24,25 @@ def output(*words):
     return subprocess.run([str(w) for w in words], cwd=ROOT, check=True, capture_output=True, text=True).stdout.rstrip()
 
 
+def command(words):
+    return " ".join(str(w) if " " not in str(w) else f'"{w}"' for w in words)
+
+
 def block(title, *words):
     print(title, flush=True)
-    text = output(*words)
-    command = " ".join(str(w) if " " not in str(w) else f'"{w}"' for w in words)
-    return f"{title}\n\n```\n{text}\n```\n`{command}`\n"
+    return f"{title}\n\n```\n{output(*words)}\n```\n`{command(words)}`\n"
 
 
-def peer_rate(program, model, kind, count):
-    """Median tokens per second of one llama-bench call."""
-    flags = ["-p", count, "-n", 0] if kind == "prefill" else ["-p", 0, "-n", count]
-    rows = json.loads(output(program, "-m", model, "-t", 2, "-r", 3, "-o", "json", *flags))
-    return statistics.median(rows[0]["samples_ts"])
+def table(title, placeholder, *words):
+    """What a tool prints as Markdown; its second word, the peer's program, is printed as `placeholder`."""
+    print(title, flush=True)
+    return f"{title}\n\n{output(*words)}\n\n`{command([words[0], placeholder, *words[2:]])}`\n"
 
 
-def our_rate(model, kind, count):
-    ids = ",".join(str(1 + i * 37 % 4000) for i in range(count if kind == "prefill" else 4))
-    run = json.loads(output("build/foretoken", "run", "--json", "--model", model, "--threads", 2, "--speculate", "off", "--ignore-eos", "--ids", ids,
-                            "-n", 2 if kind == "prefill" else count))
-    return run["timing"]["prefill_tok_s" if kind == "prefill" else "decode_tok_s"]
-
-
-def comparison(program, models, rounds):
-    """Ours and the peer's in alternation; medians of the rates and of the ratios."""
-    lines = ["| model | | Foretoken tokens/s | llama.cpp tokens/s | ratio |", "|---|---|---|---|---|"]
-    for model in models:
-        for kind, count in (("decode", 64), ("prefill", 512)):
-            print(f"comparing {kind} on {model}", flush=True)
-            ours, theirs = [], []
-            for i in range(rounds):
-                for first in ((0, 1) if i % 2 == 0 else (1, 0)):
-                    (ours if first == 0 else theirs).append(our_rate(model, kind, count) if first == 0 else peer_rate(program, model, kind, count))
-            ratio = statistics.median(a / b for a, b in zip(ours, theirs))
-            name = pathlib.Path(model).name
-            lines.append(f"| {name} | {kind}{' 512' if kind == 'prefill' else ''} | {statistics.median(ours):,.0f} | {statistics.median(theirs):,.0f} | {ratio:.2f} |")
-    return "Plain decoding and prefill beside llama.cpp's CPU backend, same file, 2 threads, alternating:\n\n" + "\n".join(lines) + \
-        f"\n\n`tools/measure.py --peer LLAMA_BENCH`, medians of {rounds} rounds\n"
+def how_to_make(model):
+    """The command that wrote a file called big-TYPE.gguf."""
+    name = pathlib.Path(model)
+    return f"tools/make_bundle.py big --shape 1.44b --type {name.stem.removeprefix('big-')} --tokenizer {model}" if name.stem.startswith("big-") else ""
 
 
 def main():
@@ -74,7 +56,8 @@ def main():
     rounds = 3 if options.quick else 7
     processor = next((line.split(":")[1].strip() for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")), "?")
     parts = [f"On {processor}, 2 processors of a shared virtual machine, {datetime.date.today()}. The limits are measured between the passes; shares and "
-             "ratios are what to read.\n"]
+             "ratios are what to read. Each command is what made the table above it, after `make bench`.\n"]
+    parts += [f"`{maker}` writes the 1.44 B model of random weights below.\n" for model in options.big if (maker := how_to_make(model))]
     models = [EMBEDDED] + options.big
     for model in models:
         parts.append(block(f"Cost of a pass against its rows, {pathlib.Path(model).name}:", "build/bench/step_bench", "--model", model, "--rounds", rounds))
@@ -85,18 +68,16 @@ def main():
     for model in options.big[:1]:
         parts.append(block(f"The engine ({ENGINE['lanes']}), {pathlib.Path(model).name}:", "build/bench/engine_bench", "lanes", "--model", model, "--tokens", 40, "--rounds", 3))
     if options.peer:
-        parts.append(comparison(options.peer, models[:2], rounds))
+        words = ["tools/compare_speed.py", options.peer, *models[:2], "--rounds", rounds]
+        parts.append(table("Plain decoding and prefill beside llama.cpp's CPU backend, same file, alternating:", "LLAMA_BENCH", *words))
     if options.server:
         for model in [EMBEDDED] + options.formats:
-            print(f"comparing speculation on {model}", flush=True)
-            parts.append("Speculation beside llama.cpp's: " + output("tools/compare_speculation.py", options.server, model, "--drafter", DRAFTER, "--rounds", min(rounds, 3)) +
-                         f"\n\n`tools/compare_speculation.py LLAMA_SERVER {pathlib.Path(model).name} --drafter {DRAFTER}`\n")
+            words = ["tools/compare_speculation.py", options.server, model, "--drafter", DRAFTER, "--rounds", min(rounds, 3)]
+            parts.append(table("Speculation beside llama.cpp's:", "LLAMA_SERVER", *words))
     readme = ROOT / "README.md"
     text = readme.read_text()
     begin, end = text.index(BEGIN) + len(BEGIN), text.index(END)
     measured = "\n".join(parts)
-    for model in options.big + options.formats:
-        measured = measured.replace(model, pathlib.Path(model).name)
     readme.write_text(text[:begin] + "\n" + measured + text[end:])
     print("README.md is updated")
 

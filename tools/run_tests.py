@@ -14,7 +14,8 @@ import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-CHECKS = {"check_architecture.py": False, "check_isa.py": True, "check_cli.py": True, "check_install.py": True, "mutation.py": True}  # where present; True: wants the build folder
+CHECKS = {"check_architecture.py": False, "check_isa.py": True, "check_cli.py": True, "check_install.py": True, "check_readme.py": True,
+          "mutation.py": True}  # where present; True: wants the build folder
 PROGRAM_TIMEOUT_S = 1800
 
 

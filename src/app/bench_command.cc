@@ -10,10 +10,11 @@ namespace {
 
 struct BenchReportOptions {
   std::string folder;
-  bool json = false;
+  bool json = false, rewrite = false;
 };
 
 Result<int> bench_report(const BenchReportOptions& o) {
+  if (o.rewrite) TRY(derive_anew(o.folder));
   ASSIGN_OR_RETURN(const ReportResult result, recompute(o.folder));
   if (o.json) {
     OrderedJson j = OrderedJson::object();
@@ -39,6 +40,7 @@ Command add_bench_report(CLI::App& bench) {
       bench.add_subcommand("report", "Recompute every figure and verdict of a published measurement from its raw rows");
   app->add_option("folder", o->folder, "Folder of the evidence")->required();
   app->add_flag("--json", o->json, "Print the result as JSON");
+  app->add_flag("--rewrite", o->rewrite, "First write summary, table and page anew from manifest and raw rows");
   return {app, [o] {
             const auto status = bench_report(*o);
             return status ? *status : report(status.error());

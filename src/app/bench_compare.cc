@@ -21,7 +21,7 @@ struct BenchCompareOptions {
   std::vector<std::string> urls;  // NAME=URL
   std::vector<std::string> classes;
   int blocks = 4, warm_blocks = 1;
-  int64_t tokens = 160;
+  int64_t tokens = 96;
 };
 
 // What each mode of llama.cpp's server is given besides its name: as many guesses as our pinned arms make.
@@ -212,9 +212,11 @@ Result<int> bench_compare(BenchCompareOptions o) {
   design["blocks"] = o.blocks;
   design["warm_up_blocks"] = o.warm_blocks;
   design["tokens"] = o.tokens;
-  Comparison comparison(o, *model, measurement);
-  TRY(comparison.open_peers());
-  TRY(comparison.run(cohort.prompts, bench_progress(o.common)));
+  {  // the servers' time is this program's once they have ended
+    Comparison comparison(o, *model, measurement);
+    TRY(comparison.open_peers());
+    TRY(comparison.run(cohort.prompts, bench_progress(o.common)));
+  }
   o.output.json = o.common.json;
   return measurement.finish(o.output);
 }

@@ -2,7 +2,10 @@
 #include "app/bench_options.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <ctime>
 #include <iostream>
 
@@ -18,6 +21,12 @@ std::string today() {
   const std::time_t now = std::time(nullptr);
   std::strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", std::gmtime(&now));
   return date;
+}
+
+using Steady = std::chrono::steady_clock;
+
+std::string duration_text(double seconds) {
+  return seconds < 90 ? fmt::format("{:.0f} s", seconds) : fmt::format("{:.0f} min", seconds / 60);
 }
 
 }  // namespace
@@ -91,10 +100,23 @@ Result<int> Measurement::finish(const BenchOutput& output) {
 
 std::function<bool(int, int)> bench_progress(const CommonOptions& options) {
   watch_interrupts();
-  auto line = std::make_shared<ProgressLine>("measuring", options.level() != LogLevel::kQuiet);
-  return [line](int done, int total) {
-    line->show(static_cast<uint64_t>(done), static_cast<uint64_t>(total));
-    if (done == total) line->clear();
+  struct Progress {
+    explicit Progress(bool wanted) : line("measuring", wanted) {}
+    ProgressLine line;
+    Steady::time_point begin = Steady::now(), said = begin;
+  };
+  const bool wanted = options.level() != LogLevel::kQuiet, in_a_log = wanted && !::isatty(STDERR_FILENO);
+  auto progress = std::make_shared<Progress>(wanted);
+  return [progress, in_a_log](int done, int total) {
+    const auto now = Steady::now();
+    const double passed_s = std::chrono::duration<double>(now - progress->begin).count();
+    const std::string left = "about " + duration_text(passed_s * (total - done) / std::max(done, 1)) + " left";
+    progress->line.show(static_cast<uint64_t>(done), static_cast<uint64_t>(total), left);
+    if (done == total) progress->line.clear();
+    if (in_a_log && done < total && now - progress->said >= std::chrono::seconds(30)) {
+      progress->said = now;
+      fmt::print(stderr, "measured {} of {}, {}\n", done, total, left);
+    }
     return !interrupted();
   };
 }

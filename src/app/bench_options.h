@@ -39,7 +39,8 @@ class Measurement {
   LoadSample begin_;
 };
 
-// A progress callback on a terminal; false after Ctrl-C.
+// A progress callback: a line on a terminal, and a line every half minute in a log, with the time that is left; false
+// after Ctrl-C.
 std::function<bool(int, int)> bench_progress(const CommonOptions& options);
 
 // Subcommands of `bench`.

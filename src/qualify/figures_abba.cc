@@ -21,6 +21,13 @@ Better better_of(const Evidence& evidence) {
   return *better == "higher" ? Better::kHigher : Better::kLower;
 }
 
+// Two names of one program, run alike.
+bool same_program(const Evidence& evidence) {
+  const auto& design = evidence.manifest.at("design");
+  const auto a = design.find("A_sha256"), b = design.find("B_sha256");
+  return a != design.end() && b != design.end() && *a == *b;
+}
+
 bool expects_change(const Evidence& evidence) {
   const auto& design = evidence.manifest.at("design");
   const auto it = design.find("outputs_may_differ");
@@ -100,6 +107,8 @@ Summary summarize_abba(const Evidence& evidence) {
   if (facts["A"].drafted != facts["B"].drafted || facts["A"].accepted != facts["B"].accepted)
     summary.notes.push_back(fmt::format("Drafted and accepted tokens: A {} and {}, B {} and {}.", facts["A"].drafted,
                                         facts["A"].accepted, facts["B"].drafted, facts["B"].accepted));
+  if (same_program(evidence))
+    summary.notes.push_back("A and B are the same program: whatever differs is this machine's doing.");
   const TrialVerdict all = summary.verdicts.back().result.verdict;
   if (summary.different > 0) summary.outcome = Outcome::kDifferent;
   else if (all == TrialVerdict::kLoss) summary.outcome = Outcome::kLoss;

@@ -29,6 +29,7 @@ Summary summarize_compare(const Evidence& evidence) {
   std::map<std::string, Counts> counts;
   std::map<std::string, Agreement> agreements;
   std::map<int64_t, std::string> ids;
+  std::map<std::pair<std::string, std::string>, int> failures;  // by arm and reason
   std::set<std::string> classes;
   for (const Json& row : evidence.rows)
     if (text(row, "row") == "agreement") {
@@ -40,8 +41,7 @@ Summary summarize_compare(const Evidence& evidence) {
   for (const Json* row : counted_rows(evidence, "answer", summary)) {
     const std::string arm = text(*row, "arm"), kind = text(*row, "class");
     if (row->contains("failed")) {
-      summary.notes.push_back(fmt::format("{} failed in block {} ({}): {}.", arm, integer(*row, "block", 0, 10000),
-                                          kind, text(*row, "failed")));
+      ++failures[{arm, text(*row, "failed")}];
       continue;
     }
     if (std::find(arms.begin(), arms.end(), arm) == arms.end()) refuse("an arm is not of the design");
@@ -69,7 +69,7 @@ Summary summarize_compare(const Evidence& evidence) {
             .categories = order};
   for (const std::string& arm : arms) {
     table.header.push_back(arm);
-    plot.series.push_back({.name = arm});
+    plot.series.push_back({.name = arm, .colour = static_cast<int>(plot.series.size())});
   }
   table.header.push_back(best_of_ours + " over the best other");
   for (const std::string& cell : order) {
@@ -99,11 +99,11 @@ Summary summarize_compare(const Evidence& evidence) {
       "compared.";
   for (const std::string& arm : arms) {
     const Agreement& a = agreements[arm];
-    agreement.rows.push_back({arm, a.prompts > 0 ? published(a.prompts) : OrderedJson(nullptr),
-                              a.prompts > 0 ? published(a.equal) : OrderedJson(nullptr),
+    agreement.rows.push_back({arm, a.prompts > 0 ? counted(a.prompts) : OrderedJson(nullptr),
+                              a.prompts > 0 ? counted(a.equal) : OrderedJson(nullptr),
                               a.margins.empty() ? OrderedJson(nullptr) : published(median(a.margins)),
                               a.margins.empty() ? OrderedJson(nullptr) : published(quantile(a.margins, 1)),
-                              published(counts[arm].drafted), published(counts[arm].accepted)});
+                              counted(counts[arm].drafted), counted(counts[arm].accepted)});
   }
   const auto design = evidence.manifest.at("design");
   if (const auto out = design.find("arms_left_out"); out != design.end() && out->is_array())
@@ -111,7 +111,10 @@ Summary summarize_compare(const Evidence& evidence) {
       if (why.is_string()) summary.notes.push_back("Left out: " + why.get<std::string>().substr(0, 300) + ".");
   summary.tables = {std::move(table), std::move(agreement)};
   summary.plots = {std::move(plot)};
+  for (const auto& [failure, count] : failures)
+    summary.notes.push_back(fmt::format("{} failed {} times: {}.", failure.first, count, failure.second));
   conclude(summary, [](const CellVerdict& v) { return v.cell == "all"; });
+  if (!failures.empty() && summary.outcome == Outcome::kOk) summary.outcome = Outcome::kInconclusive;
   return summary;
 }
 

@@ -62,8 +62,8 @@ Summary summarize_conversation(const Evidence& evidence) {
     for (size_t a = 0; a < arms.size(); ++a) {
       const TurnFacts& f = facts[turn][arms[a]];
       const double cycles = mean(f.cycles);
-      line[1] = published(f.prompt);
-      line.push_back(published(f.cached));
+      line[1] = counted(f.prompt);
+      line.push_back(counted(f.cached));
       line.push_back(published(median(f.first_ms)));
       line.push_back(published(median(f.rate)));
       line.push_back(published(cycles > 0 ? (mean(f.accepted) + cycles) / cycles : 0));
@@ -103,8 +103,8 @@ Summary summarize_variate(const Evidence& evidence) {
                  warm = number(*row, "first_token_us") / 1000;
     ++summary.compared;
     summary.different += !equal;
-    table.rows.push_back({name, published(number(*row, "prompt_tokens")), published(number(*row, "cached_tokens")),
-                          published(number(*row, "tokens")), equal, published(cold), published(warm),
+    table.rows.push_back({name, counted(number(*row, "prompt_tokens")), counted(number(*row, "cached_tokens")),
+                          counted(number(*row, "tokens")), equal, published(cold), published(warm),
                           drafted > 0 ? published(100 * number(*row, "accepted") / drafted) : OrderedJson(nullptr)});
     plot.categories.push_back(std::to_string(integer(*row, "turn", 1, 1000)));
     plot.series[0].y.push_back(cold);

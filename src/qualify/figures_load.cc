@@ -67,7 +67,7 @@ Summary summarize_load(const Evidence& evidence) {
             .log_x = true};
   for (auto& [rate, f] : rates) {
     const double seconds = f.last_s > 0 ? f.last_s : 1;
-    std::vector<OrderedJson> line = {published(rate), published(f.requests), published(f.failed)};
+    std::vector<OrderedJson> line = {published(rate), counted(f.requests), counted(f.failed)};
     for (const auto* values : {&f.first_ms, &f.gap_ms})
       for (const double share : {0.5, 0.95, 0.99}) line.push_back(published(quantile(*values, share)));
     for (const double share : {0.5, 0.95}) line.push_back(published(quantile(f.per_token_ms, share)));

@@ -95,7 +95,8 @@ Summary summarize_rows(const Evidence& evidence) {
             .title = "Cost of a pass against its rows",
             .x_label = "rows",
             .y_label = "in passes of the fewest rows",
-            .note = "Flat is free: that many guesses are checked at the price of none."};
+            .note = "Flat is free: that many guesses are checked at the price of none.",
+            .log_x = true};
   Series chain{.name = "chain"}, tree{.name = "tree"}, linear{.name = "as many passes of one row"};
   double widest = 0;
   for (auto& [rows, p] : chains) {

@@ -22,8 +22,14 @@ struct ArmTotals {
 void add_cycles(ArmTotals& arm, const Json& row) {
   const auto cycle = row.find("cycle");
   if (cycle == row.end()) return;
-  const std::vector<double> us = numbers(*cycle, "us"), depth = numbers(*cycle, "depth"),
-                            accepted = numbers(*cycle, "accepted"), plan = numbers(*cycle, "plan");
+  const std::vector<double> depth = numbers(*cycle, "depth"), accepted = numbers(*cycle, "accepted"),
+                            plan = numbers(*cycle, "plan");
+  std::vector<double> us(depth.size());
+  for (const char* phase : {"draft_us", "verify_us", "commit_us", "host_us"}) {
+    const std::vector<double> part = numbers(*cycle, phase);
+    us.resize(std::min(us.size(), part.size()));
+    for (size_t i = 0; i < us.size(); ++i) us[i] += part[i];
+  }
   std::vector<std::string> names;
   for (const Json& name : row.at("plans")) names.push_back(name.get<std::string>());
   const size_t count = std::min({us.size(), depth.size(), accepted.size(), plan.size()});
@@ -47,9 +53,9 @@ Plot acceptance_plot(const std::vector<std::string>& arms, const std::map<std::s
             .title = "Acceptance by position",
             .x_label = "position of a drafted token",
             .y_label = "accepted, % of those proposed"};
-  for (const std::string& name : arms) {
-    const ArmTotals& arm = totals.at(name);
-    Series s{.name = name};
+  for (size_t a = 0; a < arms.size(); ++a) {
+    const ArmTotals& arm = totals.at(arms[a]);
+    Series s{.name = arms[a], .colour = static_cast<int>(a)};
     for (int d = 1; d <= kDeepest; ++d)
       if (arm.reached[static_cast<size_t>(d)] >= 20) {
         s.x.push_back(d);
@@ -71,7 +77,7 @@ Plot choices_plot(const std::string& name, const ArmTotals& arm) {
     for (size_t b = 0; b < bins.size(); ++b) sum[b] += bins[b];
   for (int b = 0; b < kBins; ++b) plot.categories.push_back(b == 0 ? "begin" : b == kBins - 1 ? "end" : "");
   for (const auto& [plan, bins] : arm.plans) {
-    Series s{.name = plan};
+    Series s{.name = plan, .colour = plan == "plain" ? 0 : -1};  // as in the other plots
     for (size_t b = 0; b < bins.size(); ++b) s.y.push_back(sum[b] > 0 ? 100 * bins[b] / sum[b] : 0);
     plot.series.push_back(std::move(s));
   }
@@ -134,7 +140,7 @@ Summary summarize_speed(const Evidence& evidence) {
   for (size_t a = 1; a < arms.size(); ++a) {
     speed.header.push_back(arms[a]);
     speed.header.push_back("ratio");
-    bars.series.push_back({.name = arms[a]});
+    bars.series.push_back({.name = arms[a], .colour = static_cast<int>(a)});
   }
   for (const std::string& cell : order) {
     std::vector<OrderedJson> line = {cell, published(cells[cell].typical(plain))};
@@ -155,8 +161,8 @@ Summary summarize_speed(const Evidence& evidence) {
       .header = {"arm", "tokens per cycle", "drafted", "accepted", "acceptance %", "cycle ms (median)", "p95"}};
   for (const std::string& name : arms) {
     const ArmTotals& t = totals[name];
-    counts.rows.push_back({name, published(t.cycles > 0 ? (t.accepted + t.cycles) / t.cycles : 0), published(t.drafted),
-                           published(t.accepted),
+    counts.rows.push_back({name, published(t.cycles > 0 ? (t.accepted + t.cycles) / t.cycles : 0), counted(t.drafted),
+                           counted(t.accepted),
                            t.drafted > 0 ? published(100 * t.accepted / t.drafted) : OrderedJson(nullptr),
                            published(quantile(t.cycle_ms, 0.5)), published(quantile(t.cycle_ms, 0.95))});
   }
@@ -165,14 +171,18 @@ Summary summarize_speed(const Evidence& evidence) {
   summary.plots.push_back(std::move(bars));
   summary.plots.push_back(acceptance_plot(arms, totals));
   for (const std::string& name : arms)
-    if (totals[name].plans.size() > 1) summary.plots.push_back(choices_plot(name, totals[name]));
+    if (totals[name].plans.size() > 2)  // a pinned arm has its own plan, and plain cycles where it has no guess
+      summary.plots.push_back(choices_plot(name, totals[name]));
   Plot latency{.kind = Plot::Kind::kLines,
                .title = "Latency of a cycle",
                .x_label = "milliseconds",
                .y_label = "cycles at or below, %",
                .log_x = true};
-  for (const std::string& name : arms)
-    if (!totals[name].cycle_ms.empty()) latency.series.push_back(distribution(name, totals[name].cycle_ms));
+  for (size_t a = 0; a < arms.size(); ++a)
+    if (!totals[arms[a]].cycle_ms.empty()) {
+      latency.series.push_back(distribution(arms[a], totals[arms[a]].cycle_ms));
+      latency.series.back().colour = static_cast<int>(a);
+    }
   summary.plots.push_back(std::move(latency));
 
   conclude(summary, [](const CellVerdict& v) { return v.cell == "all"; });

@@ -45,13 +45,13 @@ void MeasuredAnswer::fill(Json& row) const {
   row["accepted"] = counters.accepted;
   row["plans"] = plans;
   Json& columns = row["cycle"] = Json::object();
-  for (const char* name : {"us", "draft_us", "verify_us", "commit_us", "rows", "depth", "accepted", "plan"})
+  for (const char* name : {"draft_us", "verify_us", "commit_us", "host_us", "rows", "depth", "accepted", "plan"})
     columns[name] = Json::array();
   for (const Cycle& c : cycles) {
-    columns["us"].push_back(microseconds(c.us * 1e-6));
-    columns["draft_us"].push_back(microseconds(c.draft_us * 1e-6));
-    columns["verify_us"].push_back(microseconds(c.verify_us * 1e-6));
-    columns["commit_us"].push_back(microseconds(c.commit_us * 1e-6));
+    columns["draft_us"].push_back(std::lround(c.draft_us));
+    columns["verify_us"].push_back(std::lround(c.verify_us));
+    columns["commit_us"].push_back(std::lround(c.commit_us));
+    columns["host_us"].push_back(std::lround(std::max(0.0, c.us - c.draft_us - c.verify_us - c.commit_us)));
     columns["rows"].push_back(c.rows);
     columns["depth"].push_back(c.depth);
     columns["accepted"].push_back(c.accepted);

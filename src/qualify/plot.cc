@@ -9,9 +9,12 @@
 namespace foretoken {
 namespace {
 
-constexpr double kWidth = 760, kHeight = 340, kLeft = 64, kRight = 16, kTop = 14, kBottom = 52;
-constexpr double kPlotWidth = kWidth - kLeft - kRight, kPlotHeight = kHeight - kTop - kBottom;
-constexpr size_t kColours = 8;
+// A card of the page's two columns is about as wide as a plot, so that its letters are as large as they say; a wide
+// plot fills both columns.
+constexpr double kNarrow = 520, kWide = 1060, kHeight = 320, kLeft = 62, kRight = 16, kTop = 14, kBottom = 52;
+constexpr double kLetter = 7.5, kLine = 15;
+constexpr double kPlotHeight = kHeight - kTop - kBottom;
+constexpr size_t kColours = 12, kMostNarrowBars = 24;
 
 double usable(double v) { return std::isfinite(v) ? v : 0; }
 
@@ -52,21 +55,47 @@ Axis axis_of(double low, double high, bool log) {
   return {low, high + (high - low) * 0.05, false};
 }
 
+size_t colour_of(const Series& series, size_t place) {
+  return (series.colour >= 0 ? static_cast<size_t>(series.colour) : place + 1) % kColours;  // the first is grey
+}
+
+bool is_wide(const Plot& plot) {
+  return plot.kind == Plot::Kind::kBars && plot.categories.size() * plot.series.size() > kMostNarrowBars;
+}
+
 class Frame {
  public:
-  Frame(const Plot& plot, Axis x, Axis y) : plot_(plot), x_(x), y_(y) {}
+  Frame(const Plot& plot, Axis x, Axis y) : plot_(plot), width_(is_wide(plot) ? kWide : kNarrow), x_(x), y_(y) {}
 
-  double x(double v) const { return kLeft + kPlotWidth * std::clamp(x_.place(usable(v)), 0.0, 1.0); }
+  double right() const { return width_ - kRight; }
+  double plot_width() const { return right() - kLeft; }
+  double x(double v) const { return kLeft + plot_width() * std::clamp(x_.place(usable(v)), 0.0, 1.0); }
   double y(double v) const { return kTop + kPlotHeight * (1 - std::clamp(y_.place(usable(v)), 0.0, 1.0)); }
   void add(const std::string& element) { body_ += element; }
 
+  // The lines of a category's name: one, or one a word where it has no room.
+  std::vector<std::string> broken(const std::string& name) const {
+    const double room = plot_width() / static_cast<double>(std::max<size_t>(plot_.categories.size(), 1));
+    const bool fits = kLetter * static_cast<double>(name.size()) <= room;
+    std::vector<std::string> lines;
+    for (size_t begin = 0; begin <= name.size();) {
+      const size_t end = fits ? name.size() : std::min(name.find(' ', begin), name.size());
+      lines.push_back(name.substr(begin, end - begin));
+      begin = end + 1;
+    }
+    return lines;
+  }
+
   std::string finish(bool numbers_on_x) {
+    size_t label_lines = 1;
+    for (const std::string& name : plot_.categories) label_lines = std::max(label_lines, broken(name).size());
+    const double height = kHeight + kLine * static_cast<double>(label_lines - 1);
     std::string grid;
     for (const double t : y_.ticks())
       grid += fmt::format(
           "<line class=g x1='{:.1f}' x2='{:.1f}' y1='{:.1f}' y2='{:.1f}'/><text class=t x='{:.1f}' y='{:.1f}' "
           "text-anchor=end>{:g}</text>",
-          kLeft, kWidth - kRight, y(t), y(t), kLeft - 8, y(t) + 4, t);
+          kLeft, right(), y(t), y(t), kLeft - 8, y(t) + 4, t);
     if (numbers_on_x)
       for (const double t : x_.ticks())
         grid += fmt::format(
@@ -77,28 +106,34 @@ class Frame {
         "<svg viewBox='0 0 {:.0f} {:.0f}' role=img aria-label='{}'>{}{}<text class=l x='{:.1f}' y='{:.1f}' "
         "text-anchor=middle>{}</text>"
         "<text class=l transform='translate(14 {:.1f}) rotate(-90)' text-anchor=middle>{}</text></svg>",
-        kWidth, kHeight, escaped(plot_.title), grid, body_, kLeft + kPlotWidth / 2, kHeight - 8, escaped(plot_.x_label),
+        width_, height, escaped(plot_.title), grid, body_, kLeft + plot_width() / 2, height - 8, escaped(plot_.x_label),
         kTop + kPlotHeight / 2, escaped(plot_.y_label));
   }
 
  private:
   const Plot& plot_;
+  double width_;
   Axis x_, y_;
   std::string body_;
 };
 
+// Below its place, a line a word where the name is wider than that.
 std::string category_label(const Frame& frame, double at, const std::string& name) {
-  return fmt::format("<text class=t x='{:.1f}' y='{:.1f}' text-anchor=middle>{}</text>", frame.x(at),
-                     kTop + kPlotHeight + 18, escaped(name));
+  std::string lines;
+  for (const std::string& line : frame.broken(name))
+    lines +=
+        fmt::format("<tspan x='{:.1f}' dy='{}'>{}</tspan>", frame.x(at), lines.empty() ? 0.0 : kLine, escaped(line));
+  return fmt::format("<text class=t y='{:.1f}' text-anchor=middle>{}</text>", kTop + kPlotHeight + 18, lines);
 }
 
 std::string bars(const Plot& plot) {
   double low = plot.base, high = plot.base;
   for (const Series& s : plot.series) {
     for (const double v : s.y) low = std::min(low, usable(v)), high = std::max(high, usable(v));
+    for (const double v : s.low) low = std::min(low, usable(v));
     for (const double v : s.high) high = std::max(high, usable(v));
   }
-  if (low > 0 && plot.base > 0) low = 0;
+  if (low < plot.base) low -= 0.05 * (high - low);
   const double groups = static_cast<double>(std::max<size_t>(plot.categories.size(), 1));
   Frame frame(plot, {-0.5, groups - 0.5, false}, axis_of(low, high, false));
   const double slot = 0.8 / static_cast<double>(std::max<size_t>(plot.series.size(), 1));
@@ -111,8 +146,8 @@ std::string bars(const Plot& plot) {
       frame.add(
           fmt::format("<rect fill='var(--c{})' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}' rx=1><title>{}: "
                       "{}, {:.3g}</title></rect>",
-                      i % kColours, left, top, right - left, std::max(bottom - top, 0.8), escaped(plot.categories[c]),
-                      escaped(s.name), value));
+                      colour_of(s, i), left, top, right - left, std::max(bottom - top, 0.8),
+                      escaped(plot.categories[c]), escaped(s.name), value));
       if (c < s.low.size() && c < s.high.size())
         frame.add(fmt::format("<line class=w x1='{0:.1f}' x2='{0:.1f}' y1='{1:.1f}' y2='{2:.1f}'/>",
                               0.5 * (left + right), frame.y(s.low[c]), frame.y(s.high[c])));
@@ -120,7 +155,7 @@ std::string bars(const Plot& plot) {
   }
   for (size_t c = 0; c < plot.categories.size(); ++c)
     frame.add(category_label(frame, static_cast<double>(c), plot.categories[c]));
-  frame.add(fmt::format("<line class=b x1='{:.1f}' x2='{:.1f}' y1='{:.1f}' y2='{:.1f}'/>", kLeft, kWidth - kRight,
+  frame.add(fmt::format("<line class=b x1='{:.1f}' x2='{:.1f}' y1='{:.1f}' y2='{:.1f}'/>", kLeft, frame.right(),
                         frame.y(plot.base), frame.y(plot.base)));
   return frame.finish(false);
 }
@@ -144,9 +179,9 @@ std::string lines(const Plot& plot) {
       if (count <= 24)
         dots += fmt::format(
             "<circle fill='var(--c{})' cx='{:.1f}' cy='{:.1f}' r=3.2><title>{}: {:.4g}, {:.4g}</title></circle>",
-            i % kColours, frame.x(s.x[p]), frame.y(s.y[p]), escaped(s.name), usable(s.x[p]), usable(s.y[p]));
+            colour_of(s, i), frame.x(s.x[p]), frame.y(s.y[p]), escaped(s.name), usable(s.x[p]), usable(s.y[p]));
     }
-    frame.add(fmt::format("<polyline fill=none stroke='var(--c{})' stroke-width=2 points='{}'/>{}", i % kColours,
+    frame.add(fmt::format("<polyline fill=none stroke='var(--c{})' stroke-width=2 points='{}'/>{}", colour_of(s, i),
                           points, dots));
   }
   return frame.finish(true);
@@ -170,7 +205,7 @@ std::string stack(const Plot& plot) {
       frame.add(
           fmt::format("<rect fill='var(--c{})' x='{:.1f}' y='{:.1f}' width='{:.1f}' height='{:.1f}'><title>{}: "
                       "{:.3g}</title></rect>",
-                      i % kColours, left, top, right - left, std::max(bottom - top, 0.0), escaped(s.name), value));
+                      colour_of(s, i), left, top, right - left, std::max(bottom - top, 0.0), escaped(s.name), value));
       below[c] += value;
     }
   }
@@ -210,14 +245,15 @@ std::string escaped(std::string_view text) {
 std::string svg(const Plot& plot) {
   std::string legend;
   for (size_t i = 0; i < plot.series.size(); ++i)
-    legend +=
-        fmt::format("<span><i style='background:var(--c{})'></i>{}</span>", i % kColours, escaped(plot.series[i].name));
+    legend += fmt::format("<span><i style='background:var(--c{})'></i>{}</span>", colour_of(plot.series[i], i),
+                          escaped(plot.series[i].name));
   const std::string picture = plot.kind == Plot::Kind::kBars    ? bars(plot)
                               : plot.kind == Plot::Kind::kStack ? stack(plot)
                                                                 : lines(plot);
-  return fmt::format("<figure><figcaption>{}</figcaption><div class=legend>{}</div>{}{}</figure>\n",
-                     escaped(plot.title), legend, picture,
-                     plot.note.empty() ? "" : "<p class=note>" + escaped(plot.note) + "</p>");
+  return fmt::format(
+      "<figure{}><figcaption>{}</figcaption><div class=legend>{}</div><div class=x>{}</div>{}</figure>\n",
+      is_wide(plot) ? " class=wide" : "", escaped(plot.title), legend, picture,
+      plot.note.empty() ? "" : "<p class=note>" + escaped(plot.note) + "</p>");
 }
 
 }  // namespace foretoken

@@ -59,15 +59,31 @@ std::string first_difference(const OrderedJson& published, const OrderedJson& co
   return "";
 }
 
+Status write_derived(const std::filesystem::path& folder, const Evidence& evidence, const Summary& summary,
+                     const std::string& manifest_text) {
+  TRY(write_file_atomically(folder / kSummaryFile, summary_text(evidence, summary, manifest_text)));
+  TRY(write_file_atomically(folder / kTableFile, table_text(evidence, summary)));
+  return write_file_atomically(folder / kPageFile, page(evidence, summary));
+}
+
 }  // namespace
 
 Result<Summary> publish(const std::filesystem::path& folder, Evidence& evidence) {
   ASSIGN_OR_RETURN(Summary summary, summarize(evidence));
   TRY(write_evidence(folder, evidence));
   ASSIGN_OR_RETURN(const std::string manifest, read_file(folder / kManifestFile));
-  TRY(write_file_atomically(folder / kSummaryFile, summary_text(evidence, summary, manifest)));
-  TRY(write_file_atomically(folder / kTableFile, table_text(evidence, summary)));
-  TRY(write_file_atomically(folder / kPageFile, page(evidence, summary)));
+  TRY(write_derived(folder, evidence, summary, manifest));
+  return summary;
+}
+
+Result<Summary> derive_anew(const std::filesystem::path& folder) {
+  ASSIGN_OR_RETURN(const ReadEvidence read, read_evidence(folder));
+  if (read.changed)
+    return Error{ErrorCode::kInvalidFile, fmt::format("{} is not the file that the manifest was written for; nothing "
+                                                      "was written",
+                                                      (folder / kRowsFile).string())};
+  ASSIGN_OR_RETURN(Summary summary, summarize(read.evidence));
+  TRY(write_derived(folder, read.evidence, summary, read.manifest_text));
   return summary;
 }
 

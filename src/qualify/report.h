@@ -19,6 +19,10 @@ struct ReportResult {
 // Errors as read_evidence() and summarize(), and where a published file is missing or unreadable.
 Result<ReportResult> recompute(const std::filesystem::path& folder);
 
+// Writes summary, table and page again from manifest and rows as they are: after a change of how figures are computed
+// or shown. Refuses rows that are not the manifest's.
+Result<Summary> derive_anew(const std::filesystem::path& folder);
+
 // The page: one file that needs nothing else.
 std::string page(const Evidence& evidence, const Summary& summary);
 

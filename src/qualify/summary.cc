@@ -85,6 +85,8 @@ int exit_status(Outcome outcome) {
   }
 }
 
+OrderedJson counted(double value) { return std::llround(std::isfinite(value) ? value : 0); }
+
 OrderedJson published(double value) {
   if (!std::isfinite(value)) return nullptr;
   return std::stod(fmt::format("{:.5e}", value));

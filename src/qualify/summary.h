@@ -27,6 +27,7 @@ struct CellVerdict {
 
 struct Series {
   std::string name;
+  int colour = -1;  // the same thing has the same one in every plot of a page; negative: by its place
   std::vector<double> x, y;
   std::vector<double> low, high;  // whiskers of bars; empty: none
 };
@@ -62,6 +63,7 @@ int exit_status(Outcome outcome);
 
 // Six significant digits: what is published survives other compilers' last bits.
 OrderedJson published(double value);
+OrderedJson counted(double value);           // of things that are counted: whole
 std::string shown(const OrderedJson& cell);  // of a table, for people
 
 // ---- Of one kind each; they may throw Json::exception and BadRows (figures.h), which summarize() turns into its

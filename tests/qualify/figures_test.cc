@@ -86,6 +86,17 @@ TEST(Figures, AbbaHoldsBAgainstA) {
   EXPECT_EQ(verdict(*summarize(two_commands(1, 1)), "all").verdict, TrialVerdict::kNoDifference);
 }
 
+TEST(Figures, AbbaSaysThatBothAreTheSameProgram) {
+  Evidence e = two_commands(1, 1);
+  const std::string sentence = "A and B are the same program";
+  EXPECT_EQ(summarize(e)->markdown().find(sentence), std::string::npos);
+  e.manifest["design"]["A_sha256"] = "12";
+  e.manifest["design"]["B_sha256"] = "34";
+  EXPECT_EQ(summarize(e)->markdown().find(sentence), std::string::npos);
+  e.manifest["design"]["B_sha256"] = "12";
+  EXPECT_NE(summarize(e)->markdown().find(sentence), std::string::npos);
+}
+
 TEST(Figures, AbbaFailuresAreListedAndUndecided) {
   Evidence e = two_commands(1, 1);
   e.rows[3] = Json::parse(
@@ -179,6 +190,12 @@ TEST(Figures, PeersAreComparedAndTheirTokensToo) {
   EXPECT_EQ(verdict(*s, "all").verdict, TrialVerdict::kGain);
   EXPECT_EQ(s->tables[1].rows[2][3], 0.01);
   EXPECT_NE(s->markdown().find("Left out: other: it did not start"), std::string::npos);
+  EXPECT_EQ(s->outcome, Outcome::kOk);
+  Evidence dead = e;  // a peer that answered at first and then no more
+  for (Json& row : dead.rows)
+    if (row["arm"] == "peer" && row["block"] == 2) row["failed"] = "it does not answer";
+  EXPECT_EQ(summarize(dead)->outcome, Outcome::kInconclusive);
+  EXPECT_NE(summarize(dead)->markdown().find("peer failed 2 times: it does not answer"), std::string::npos);
   e.rows[0]["ids"] = "y";
   EXPECT_EQ(summarize(e)->outcome, Outcome::kDifferent);
 }

@@ -130,6 +130,24 @@ TEST(Report, EveryChangeIsFound) {
   }
 }
 
+TEST(Report, DerivedFilesAreWrittenAnewFromTheRowsOfTheManifestOnly) {
+  const auto mended = after([](const fs::path& f) {
+    put(f / kSummaryFile, "{}");
+    put(f / kTableFile, "");
+    fs::remove(f / kPageFile);
+    EXPECT_TRUE(derive_anew(f).ok());
+  });
+  ASSERT_TRUE(mended.ok()) << mended.error().message;
+  EXPECT_TRUE(mended->differences.empty()) << mended->differences[0];
+  const auto tampered = after([](const fs::path& f) {
+    auto rows = *unpack_rows(content(f / kRowsFile), "rows");
+    rows[3]["decode_us"] = 1;
+    put(f / kRowsFile, pack_rows(rows));
+    EXPECT_FALSE(derive_anew(f).ok());
+  });
+  EXPECT_FALSE(tampered->differences.empty());
+}
+
 TEST(Report, DamageIsOneSentence) {
   const std::vector<std::pair<const char*, std::function<void(const fs::path&)>>> damages = {
       {"no manifest", [](const fs::path& f) { fs::remove(f / kManifestFile); }},

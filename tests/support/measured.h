@@ -24,9 +24,13 @@ inline Json made_up_answer(int block, int round, const char* arm, int prompt, co
   row["accepted"] = 32;
   row["plans"] = Json::array({"plain", "mtp"});
   Json cycle = Json::object();
-  for (const char* key : {"us", "depth", "accepted", "plan"}) cycle[key] = Json::array();
+  for (const char* key : {"draft_us", "verify_us", "commit_us", "host_us", "depth", "accepted", "plan"})
+    cycle[key] = Json::array();
   for (int i = 0; i < 32; ++i) {
-    cycle["us"].push_back(1000 + 10 * i);
+    cycle["draft_us"].push_back(150);
+    cycle["verify_us"].push_back(800 + 10 * i);
+    cycle["commit_us"].push_back(40);
+    cycle["host_us"].push_back(10);
     cycle["depth"].push_back(i % 4);
     cycle["accepted"].push_back(i % 3);
     cycle["plan"].push_back(i % 2);
