@@ -163,7 +163,7 @@ int run(const Options& o) {
         copies.push_back(backend.pack({&source, 1}));
       }
       std::string line = fmt::format("{:>6} x {:<5} {:6.1f} MB:", outputs, cols, static_cast<double>(copies[0]->bytes()) / 1e6);
-      for (const int rows : {1, 8, 16, 64, 512}) {
+      for (const int rows : {1, 8, 16, 17, 32, 64, 128, 512, 1024}) {
         if (rows > 64 && outputs > 100000) continue;
         const Buffer in = backend.allocate(static_cast<size_t>(rows * cols) * 4), out = backend.allocate(static_cast<size_t>(rows * outputs) * 4);
         std::vector<float> values(static_cast<size_t>(rows * cols));

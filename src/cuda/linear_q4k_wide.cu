@@ -1,155 +1,417 @@
-// Products of Q4_K and Q6_K weights and many rows: 256 outputs by 32 rows a block of threads, a warp 32 of the outputs,
-// super-blocks one after the other. Rows are staged once for all warps; what meets the minimums is made by a kernel of
-// its own. The order is that of few rows.
+// Products of Q4_K and Q6_K weights and many rows, by the matrix instruction of a warpgroup. A kernel of its own
+// arranges the rows as that instruction reads them, with what meets the minimums behind them. Then blocks of threads
+// stay on their multiprocessors and take items (64 outputs a warpgroup, kColumns rows, a slice) in turn: one warp
+// brings weights, one rows, the others multiply. The order is that of few rows.
+#include <algorithm>
+
 #include "cuda/q4k.cuh"
+#include "cuda/wgmma.cuh"
 
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kWarps = 8, kTiles = 2, kBlocks = 4, kStages = 2;
-constexpr int kColumns = kBlocks * 8;
-constexpr int kPitch = 576;  // bytes of a staged row's 256 inputs: rows g and g + 1 meet different banks
+// A step is one sub-block of the weights, the last of Q4_K the minimums; steps come in chunks. kChain instructions of
+// sixteen inputs are one sum; kMatrices of eight inputs by eight rows lie side by side.
+template <class Format>
+struct Steps {
+  static constexpr int kCount = 16, kChain = 1, kOfChunk = 4;
+};
+template <>
+struct Steps<Q4K> {
+  static constexpr int kCount = 9, kChain = 2, kOfChunk = 3;
+};
+constexpr int kMatrixBytes = 128;
+template <class Format>
+constexpr int kMatrices = Steps<Format>::kOfChunk* Steps<Format>::kChain * 2;
+template <class Format>
+constexpr int kChunks = Steps<Format>::kCount / Steps<Format>::kOfChunk;
+template <class Format>
+constexpr int kChunkBytes = kMatrices<Format>* kMatrixBytes;  // of eight rows
 
-// A warp a super-block and block of eight rows.
+// ---- Rows: [super-block][chunk][block of eight rows][matrix][row][8 inputs]. A warp a super-block and block of rows.
+
+template <class Format>
 __global__ void __launch_bounds__(128)
-    totals_kernel(const uint16_t* x, int64_t padded, int rows, int units, uint4* totals) {
+    arrange(const uint16_t* x, int64_t padded, int rows, int row_blocks, int units, uint8_t* arranged) {
   begin_kernel();
   const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3,
-            unit = blockIdx.x * 4 + static_cast<int>(threadIdx.x >> 5);
+            unit = blockIdx.x * 4 + static_cast<int>(threadIdx.x >> 5), block = blockIdx.y;
   if (unit >= units) return;
-  const int row = static_cast<int>(blockIdx.y) * 8 + g;
+  const int row = block * 8 + g;
   const uint16_t* from = x + static_cast<int64_t>(row < rows ? row : rows - 1) * padded + unit * 256;
+  const auto put = [&](int matrix, uint32_t pair) {  // inputs 2 t and 2 t + 1 of row g
+    const int64_t chunk = static_cast<int64_t>(unit) * kChunks<Format> + matrix / kMatrices<Format>;
+    uint8_t* to = arranged + (chunk * row_blocks + block) * kChunkBytes<Format>;
+    reinterpret_cast<uint32_t*>(to + matrix % kMatrices<Format> * kMatrixBytes)[lane] = pair;
+  };
   uint4 v[8];
 #pragma unroll
-  for (int j = 0; j < 8; ++j) v[j] = inputs_at<Q4K>(from, j, t);
-  const Totals made = totals_of<Q4K>([&](int j) { return v[j]; });
-  totals[(static_cast<int64_t>(unit) * gridDim.y + blockIdx.y) * 32 + lane] =
-      make_uint4(made.high, made.middle, made.low, 0);
+  for (int j = 0; j < 8; ++j) v[j] = inputs_at<Format>(from, j, t);
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    put(4 * j, v[j].x);
+    put(4 * j + 1, v[j].y);
+    put(4 * j + 2, v[j].z);
+    put(4 * j + 3, v[j].w);
+  }
+  if constexpr (Format::kHasMinimums) {
+    const Totals totals = totals_of<Format>([&](int j) { return v[j]; });
+    put(32, totals.high);
+    put(33, totals.middle);
+    put(34, totals.low);
+    put(35, 0u);
+  }
 }
+
+// ---- Weights: the steps of sixteen packed outputs one after the other, as the instruction reads them.
+
+template <class Format>
+struct Operands;
+
+template <>
+struct Operands<Q4K> {
+  uint4 word = {};
+  uint32_t scales = 0;
+  // Of the outputs g and g + 8; step 8 are the minimums.
+  __device__ __forceinline__ void take(const uint8_t* at, int step, uint32_t (&a)[2][4], float (&scale)[2]) {
+    const int lane = threadIdx.x & 31;
+    if (step == 8) {
+      const uint32_t m = *reinterpret_cast<const uint32_t*>(at + Q4K::kMinimumsAt + lane * 4);
+      a[0][0] = a[0][2] = minus_128(__byte_perm(m, 0x43434343u, 0x4140));
+      a[0][1] = a[0][3] = minus_128(__byte_perm(m, 0x43434343u, 0x4342));
+      return;
+    }
+    if (step % 2 == 0) {
+      word = *reinterpret_cast<const uint4*>(at + step / 2 * 512 + lane * 16);
+      scales = *reinterpret_cast<const uint32_t*>(at + Q4K::kScalesAt + lane / 4 * 16 + step / 2 * 4);
+    }
+    const uint32_t low = step % 2 ? word.y : word.x, high = step % 2 ? word.w : word.z;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      a[i / 2][i % 2 * 2] = codes(low, i);
+      a[i / 2][i % 2 * 2 + 1] = codes(high, i);
+    }
+    scale[0] = small(scales, step % 2 * 2);
+    scale[1] = small(scales, step % 2 * 2 + 1);
+  }
+};
+
+template <>
+struct Operands<Q6K> {
+  uint4 low = {};
+  uint2 high = {}, scales = {};
+  __device__ __forceinline__ void take(const uint8_t* at, int step, uint32_t (&a)[1][4], float (&scale)[2]) {
+    const int lane = threadIdx.x & 31, chunk = step / 4, h = step % 4 / 2, u = step % 2;
+    if (step % 4 == 0) {
+      low = *reinterpret_cast<const uint4*>(at + chunk * 512 + lane * 16);
+      high = *reinterpret_cast<const uint2*>(at + Q6K::kHighAt + chunk / 2 * 512 + lane * 16 + chunk % 2 * 8);
+      scales = *reinterpret_cast<const uint2*>(at + Q6K::kScalesAt + lane / 4 * 32 + chunk * 8);
+    }
+    const uint32_t first = h ? low.y : low.x, second = h ? low.w : low.z, s = h ? scales.y : scales.x;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      a[0][2 * i] = six_bit_codes(first, 2 * u + i, high.x, 4 * h + 2 * u + i);
+      a[0][2 * i + 1] = six_bit_codes(second, 2 * u + i, high.y, 4 * h + 2 * u + i);
+    }
+    scale[0] = signed_byte(s, 2 * u);
+    scale[1] = signed_byte(s, 2 * u + 1);
+  }
+};
+
+// ---- Work
+
+constexpr int kMostSlots = 8;
 
 struct WideShape {
   Slices slices;
-  int tiles = 0, row_blocks = 0;  // row_blocks: of eight rows, as totals_kernel had them
+  int tiles = 0, row_blocks = 0, row_tiles = 0, output_tiles = 0, items = 0;
+  int groups = 1, weight_slots = 1, row_slots = 1;
   int64_t plane = 0;
 };
 
-FORETOKEN_DEVICE void copy_16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
+// A super-block of an item; the next one in the order of a block's work.
+struct Place {
+  int item, unit, end;
+  __device__ __forceinline__ Place(const WideShape& shape, int first) : item(first) { enter(shape); }
+  __device__ __forceinline__ bool exists(const WideShape& shape) const { return item < shape.items; }
+  __device__ __forceinline__ void next(const WideShape& shape, int stride) {
+    if (++unit < end) return;
+    item += stride;
+    enter(shape);
+  }
+  __device__ __forceinline__ int row_tile(const WideShape& shape) const { return item % shape.row_tiles; }
+  __device__ __forceinline__ int output_tile(const WideShape& shape) const {
+    return item / shape.row_tiles % shape.output_tiles;
+  }
+  __device__ __forceinline__ int slice(const WideShape& shape) const {
+    return item / shape.row_tiles / shape.output_tiles;
+  }
 
-template <class Format>
-__global__ void __launch_bounds__(32 * kWarps, Format::kHasMinimums ? 2 : 1)
-    many_rows(Part part, WideShape shape, Columns columns, const uint4* totals) {
-  extern __shared__ __align__(128) uint8_t memory[];  // weights of every warp and stage, then rows of every stage
-  __shared__ __align__(8) uint64_t arrived[kWarps][kStages];
-  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, g = lane >> 2, t = lane & 3;
-  const int slice = blockIdx.z, begin = shape.slices.begin(slice), end = shape.slices.begin(slice + 1);
-  const int first_column = static_cast<int>(blockIdx.x) * kColumns;
-  const int tile = (static_cast<int>(blockIdx.y) * kWarps + warp) * kTiles;
-  uint8_t* const ring = memory + static_cast<size_t>(warp) * kStages * kTiles * Format::kBytes;
-  uint8_t* const staged = memory + static_cast<size_t>(kWarps) * kStages * kTiles * Format::kBytes;
-  const auto request = [&](int unit) {  // by lane 0
-    const int stage = (unit - begin) % kStages;
-    barrier_expect(arrived[warp][stage], kTiles * Format::kBytes);
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j) {
-      const int64_t of = min(tile + j, shape.tiles - 1);
-      bulk_copy(shared_address(ring + (stage * kTiles + j) * Format::kBytes),
-                static_cast<const uint8_t*>(part.codes) + (of * shape.slices.units + unit) * Format::kBytes,
-                Format::kBytes, shared_address(&arrived[warp][stage]));
+ private:
+  __device__ __forceinline__ void enter(const WideShape& shape) {
+    unit = shape.slices.begin(slice(shape));
+    end = shape.slices.begin(slice(shape) + 1);
+  }
+};
+
+// Slots of shared memory in turn.
+struct Ring {
+  int slot = 0;
+  uint32_t turn = 0;
+  __device__ __forceinline__ void next(int slots) {
+    if (++slot == slots) slot = 0, turn ^= 1;
+  }
+};
+
+template <int kColumns>
+constexpr int kMostGroups = kColumns == 128  ? 2
+                            : kColumns == 64 ? 3
+                                             : 4;
+// Registers of a thread that multiplies, which it gets from those that bring; they are given by whole warpgroups.
+template <int kColumns>
+constexpr int kRegisters = kColumns == 128  ? 232
+                           : kColumns == 64 ? 152
+                                            : 104;
+constexpr int kCarriers = 128, kCarrierRegisters = 40;
+
+template <class Format, int kColumns>
+__global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
+    many_rows(Part part, WideShape shape, Columns columns, const uint8_t* arranged) {
+  using Step = Steps<Format>;
+  extern __shared__ __align__(128) uint8_t memory[];  // rows of every slot, then weights of every slot
+  __shared__ __align__(8) uint64_t weights_here[kMostSlots], weights_read[kMostSlots], rows_here[kMostSlots],
+      rows_read[kMostSlots];
+  constexpr int kRowBytes = kColumns / 8 * kChunkBytes<Format>;
+  const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5, warps = 4 * shape.groups;
+  const int weight_bytes = warps * Format::kBytes;
+  uint8_t* const weights = memory + static_cast<size_t>(shape.row_slots) * kRowBytes;
+  const int stride = static_cast<int>(gridDim.x);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kMostSlots; ++i) {
+      barrier_init(weights_here[i], 1);
+      barrier_init(weights_read[i], static_cast<uint32_t>(warps));
+      barrier_init(rows_here[i], 1);
+      barrier_init(rows_read[i], static_cast<uint32_t>(warps));
     }
-  };
-  const auto stage_rows = [&](int unit) {  // by all: kColumns rows of 512 bytes
-    uint8_t* const to = staged + (unit - begin) % kStages * kColumns * kPitch;
-#pragma unroll
-    for (int i = 0; i < kColumns * 32 / (32 * kWarps); ++i) {
-      const int at = i * 32 * kWarps + static_cast<int>(threadIdx.x), row = at / 32, part_of = at % 32;
-      const int64_t from = min(int64_t{first_column} + row, columns.rows - 1);
-      copy_16(shared_address(to + row * kPitch + part_of * 16),
-              columns.x + from * columns.padded + unit * 256 + part_of * 8);
-    }
-    asm volatile("cp.async.commit_group;" ::: "memory");
-  };
-  if (lane == 0) {
-    for (int s = 0; s < kStages; ++s) barrier_init(arrived[warp][s], 1);
     fence_barriers();
-    for (int unit = begin; unit < begin + kStages && unit < end; ++unit) request(unit);
   }
-  __syncwarp();
-  begin_kernel();
-  stage_rows(begin);
-  float sum[kTiles][kBlocks][4] = {};
-#pragma unroll 1
-  for (int unit = begin; unit < end; ++unit) {
-    const int stage = (unit - begin) % kStages;
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
-    __syncthreads();  // these rows are there, and nobody reads the other stage
-    if (unit + 1 < end) stage_rows(unit + 1);
-    const auto total = [&](int b) {
-      const int block = min(static_cast<int>(blockIdx.x) * kBlocks + b, shape.row_blocks - 1);
-      const uint4 v = totals[(static_cast<int64_t>(unit) * shape.row_blocks + block) * 32 + lane];
-      return Totals{v.x, v.y, v.z};
-    };
-    barrier_wait(arrived[warp][stage], static_cast<uint32_t>((unit - begin) / kStages & 1));
-    const uint8_t* rows = staged + stage * kColumns * kPitch + g * kPitch;
-    float value[kTiles][kBlocks][4];
-    super_blocks<kTiles, kBlocks>(
-        Format{}, ring + stage * kTiles * Format::kBytes,
-        [&](int b, int sub) {
-          return inputs_at<Format>(reinterpret_cast<const uint16_t*>(rows + b * 8 * kPitch), sub, t);
-        },
-        total, value);
-#pragma unroll
-    for (int j = 0; j < kTiles; ++j)
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) sum[j][b][i] = __fadd_rn(sum[j][b][i], value[j][b][i]);
-    __syncwarp();
-    if (lane == 0 && unit + kStages < end) request(unit + kStages);
-  }
-#pragma unroll
-  for (int j = 0; j < kTiles; ++j)
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int column = first_column + b * 8 + 2 * t + i % 2;
-        const int64_t o = (static_cast<int64_t>(tile) + j) * 16 + g + i / 2 * 8;
-        if (column < columns.rows && o < part.rows)
-          columns.out[slice * shape.plane + column * columns.stride + columns.first + o] = sum[j][b][i];
+  __syncthreads();
+
+  if (warp >= warps) {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCarrierRegisters));
+    if (warp == warps && lane == 0) {  // weights: no kernel writes them
+      Ring ring;
+      for (Place p(shape, static_cast<int>(blockIdx.x)); p.exists(shape);
+           p.next(shape, stride), ring.next(shape.weight_slots)) {
+        barrier_wait(weights_read[ring.slot], ring.turn ^ 1);
+        barrier_expect(weights_here[ring.slot], static_cast<uint32_t>(weight_bytes));
+        const int first = p.output_tile(shape) * warps;
+        for (int i = 0; i < warps; ++i) {
+          const int64_t tile = min(first + i, shape.tiles - 1);
+          bulk_copy(shared_address(weights + ring.slot * weight_bytes + i * Format::kBytes),
+                    static_cast<const uint8_t*>(part.codes) + (tile * shape.slices.units + p.unit) * Format::kBytes,
+                    Format::kBytes, shared_address(&weights_here[ring.slot]));
+        }
       }
+    }
+    if (warp == warps + 1) {  // rows
+      begin_kernel();
+      Ring ring;
+      if (lane == 0)
+        for (Place p(shape, static_cast<int>(blockIdx.x)); p.exists(shape); p.next(shape, stride))
+          for (int chunk = 0; chunk < kChunks<Format>; ++chunk, ring.next(shape.row_slots)) {
+            barrier_wait(rows_read[ring.slot], ring.turn ^ 1);
+            barrier_expect(rows_here[ring.slot], kRowBytes);
+            const int64_t block = (static_cast<int64_t>(p.unit) * kChunks<Format> + chunk) * shape.row_blocks +
+                                  static_cast<int64_t>(p.row_tile(shape)) * (kColumns / 8);
+            bulk_copy(shared_address(memory + ring.slot * kRowBytes), arranged + block * kChunkBytes<Format>, kRowBytes,
+                      shared_address(&rows_here[ring.slot]));
+          }
+    }
+  } else {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters<kColumns>));
+    begin_kernel();  // what comes is written where an earlier kernel may still read
+    constexpr int kHalf = kColumns / 2, kValues = kHalf / 2;
+    const uint64_t matrices = columns_descriptor(shared_address(memory), kMatrixBytes, kChunkBytes<Format>);
+    float dot[2][kValues] = {}, scaled[2][kValues], sum[2][kValues] = {};
+    uint32_t a[3][Step::kChain][4];
+    float scale[2][2], factor[2], least[2];
+    Operands<Format> operands;
+    Ring held, rows, ahead;  // ahead: of rows, of the step whose first half is issued
+    Place p(shape, static_cast<int>(blockIdx.x));
+    const auto operand = [](int step) { return step == 8 && Format::kHasMinimums ? 2 : step % 2; };
+    const auto weights_at = [&] { return weights + held.slot * weight_bytes + warp * Format::kBytes; };
+    // One half of the columns of one step.
+    const auto issue = [&](int half, int step, int slot) {
+      const uint64_t b = matrices + static_cast<uint32_t>(slot * kRowBytes + half * (kHalf / 8) * kChunkBytes<Format> +
+                                                          step % Step::kOfChunk * Step::kChain * 2 * kMatrixBytes) /
+                                        16;
+      const auto& of = a[operand(step)];
+      wgmma_fence();
+      wgmma<kHalf, false>(dot[half], of[0], b);
+      if constexpr (Step::kChain == 2)
+        wgmma<kHalf, true>(dot[half], of[step == 8 ? 0 : Step::kChain - 1], b + 2 * kMatrixBytes / 16);
+      wgmma_commit();
+    };
+    const auto apply = [&](int half, int step) {
+      settle(dot[half]);
+      const bool last = step + 1 == Step::kCount;
+#pragma unroll
+      for (int i = 0; i < kValues; ++i) {
+        const int of = i % 4 / 2;
+        float& s = scaled[half][i];
+        if (!last || !Format::kHasMinimums) s = fma(scale[step % 2][of], dot[half][i], step == 0 ? 0.0f : s);
+        if (!last) continue;
+        float value = __fmul_rn(factor[of], s);
+        if constexpr (Format::kHasMinimums) value = fma(least[of], dot[half][i], value);
+        sum[half][i] = __fadd_rn(sum[half][i], value);
+      }
+    };
+    const auto store = [&] {
+      const int64_t o = (static_cast<int64_t>(p.output_tile(shape)) * warps + warp) * 16 + lane / 4;
+#pragma unroll
+      for (int i = 0; i < 2 * kValues; ++i) {
+        const int64_t column = p.row_tile(shape) * kColumns + i / kValues * kHalf + i % kValues / 4 * 8 + lane % 4 * 2 +
+                               i % 2,
+                      to = o + i % 4 / 2 * 8;
+        if (column < columns.rows && to < part.rows)
+          columns.out[p.slice(shape) * shape.plane + column * columns.stride + columns.first + to] =
+              sum[i / kValues][i % kValues];
+        sum[i / kValues][i % kValues] = 0;
+      }
+    };
+    barrier_wait(weights_here[0], 0);
+    operands.take(weights_at(), 0, a[0], scale[0]);
+    barrier_wait(rows_here[0], 0);
+#pragma unroll 1
+    while (p.exists(shape)) {
+      const bool ends = p.unit + 1 == p.end, more = !ends || p.item + stride < shape.items;
+      issue(0, 0, rows.slot);
+#pragma unroll
+      for (int step = 0; step < Step::kCount; ++step) {
+        const int next = (step + 1) % Step::kCount;
+        issue(1, step, rows.slot);
+        if (next == Step::kCount - 1) {  // and what comes after it
+          if constexpr (Format::kHasMinimums) {
+            const uint2 f = *reinterpret_cast<const uint2*>(weights_at() + Q4K::kFactorsAt + lane / 4 * 8);
+            factor[0] = half_of(f.x, 0), factor[1] = half_of(f.y, 0);
+            least[0] = -half_of(f.x, 1), least[1] = -half_of(f.y, 1);
+          } else {
+            const uint32_t f = *reinterpret_cast<const uint32_t*>(weights_at() + Q6K::kFactorsAt + lane / 4 * 4);
+            factor[0] = half_of(f, 0), factor[1] = half_of(f, 1);
+          }
+        }
+        if (next == 0) {
+          __syncwarp();
+          if (lane == 0) barrier_arrive(weights_read[held.slot]);
+          held.next(shape.weight_slots);
+          if (more) barrier_wait(weights_here[held.slot], held.turn);
+        }
+        operands.take(weights_at(), next, a[operand(next)], scale[next % 2]);
+        wgmma_wait<1>();
+        apply(0, step);
+        if (next % Step::kOfChunk == 0) {
+          ahead.next(shape.row_slots);
+          if (next != 0 || more) barrier_wait(rows_here[ahead.slot], ahead.turn);
+        }
+        if (next != 0) issue(0, next, ahead.slot), wgmma_wait<1>();
+        else wgmma_wait<0>();  // no compiler lets sums be read beside an instruction that began in another round
+        apply(1, step);
+        if (next % Step::kOfChunk == 0) {
+          if (lane == 0) barrier_arrive(rows_read[rows.slot]);
+          rows = ahead;
+        }
+      }
+      if (ends) store();
+      p.next(shape, stride);
+    }
+  }
 }
 
-template <class Format>
-void run(const Part& part, const Columns& columns, int64_t plane, uint4* totals, Queue& queue) {
-  const Slices slices = slices_of<Format>(part.cols);
-  const unsigned row_blocks = static_cast<unsigned>((columns.rows + 7) / 8);
-  if (Format::kHasMinimums)
-    Launch{dim3(static_cast<unsigned>((slices.units + 3) / 4), row_blocks), 128, 0, queue}(
-        totals_kernel, columns.x, columns.padded, static_cast<int>(columns.rows), slices.units, totals);
-  constexpr size_t kShared = size_t{kWarps} * kStages * kTiles * Format::kBytes + size_t{kStages} * kColumns * kPitch;
-  static const bool allowed = cudaFuncSetAttribute(many_rows<Format>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+int multiprocessors() {
+  static const int count = [] {
+    int n = 0;
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+    return n > 0 ? n : 1;
+  }();
+  return count;
+}
+
+constexpr size_t kShared = 224 * 1024;  // of one multiprocessor
+
+// Columns of a block of threads.
+int columns_of(int64_t rows) { return rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
+
+// Warpgroups that multiply: few idle in the last round.
+int groups_of(int64_t items_of_one, int most) {
+  int best = 1;
+  double least = 0;
+  for (int groups = 1; groups <= most; ++groups) {
+    const int64_t items = (items_of_one + groups - 1) / groups,
+                  rounds = (items + multiprocessors() - 1) / multiprocessors();
+    const double cost = static_cast<double>(rounds) * (groups + 1.5);
+    if (groups == 1 || cost < least) best = groups, least = cost;
+  }
+  return best;
+}
+
+template <class Format, int kColumns>
+void run(const Part& part, const Columns& columns, int64_t plane, uint8_t* arranged, Queue& queue) {
+  constexpr int kRowBlocks = kColumns / 8, kRowBytes = kRowBlocks * kChunkBytes<Format>;
+  WideShape shape{
+      .slices = slices_of<Format>(part.cols), .tiles = static_cast<int>((part.rows + 15) / 16), .plane = plane};
+  shape.row_tiles = static_cast<int>((columns.rows + kColumns - 1) / kColumns);
+  shape.row_blocks = shape.row_tiles * kRowBlocks;
+  shape.groups = kMostGroups<kColumns>;
+  if (kColumns < 128)
+    shape.groups = groups_of(int64_t{(shape.tiles + 3) / 4} * shape.slices.count * shape.row_tiles, shape.groups);
+  const int warps = 4 * shape.groups;
+  shape.output_tiles = (shape.tiles + warps - 1) / warps;
+  const size_t weight_bytes = static_cast<size_t>(warps) * Format::kBytes;
+  shape.weight_slots =
+      kColumns == 128 ? 3 : std::min<int>(kMostSlots, static_cast<int>(kShared * 2 / 3 / weight_bytes));
+  const size_t room = kShared - static_cast<size_t>(shape.weight_slots) * weight_bytes;
+  shape.row_slots = std::min(kMostSlots, static_cast<int>(room / kRowBytes));
+  Launch{dim3(static_cast<unsigned>((shape.slices.units + 3) / 4), static_cast<unsigned>(shape.row_blocks)), 128, 0,
+         queue}(arrange<Format>, columns.x, columns.padded, static_cast<int>(columns.rows), shape.row_blocks,
+                shape.slices.units, arranged);
+  const auto kernel = many_rows<Format, kColumns>;
+  static const bool allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    static_cast<int>(kShared)) == cudaSuccess;
   static_cast<void>(allowed);
-  const int tiles = static_cast<int>((part.rows + 15) / 16);
-  Launch{dim3(static_cast<unsigned>((columns.rows + kColumns - 1) / kColumns),
-              static_cast<unsigned>((tiles + kWarps * kTiles - 1) / (kWarps * kTiles)),
-              static_cast<unsigned>(slices.count)),
-         32 * kWarps, kShared, queue}(many_rows<Format>, part,
-                                      WideShape{slices, tiles, static_cast<int>(row_blocks), plane}, columns, totals);
+  shape.items = shape.row_tiles * shape.output_tiles * shape.slices.count;
+  Launch{static_cast<unsigned>(std::min(shape.items, multiprocessors())), static_cast<unsigned>(32 * warps + kCarriers),
+         static_cast<size_t>(shape.row_slots) * kRowBytes + static_cast<size_t>(shape.weight_slots) * weight_bytes,
+         queue}(kernel, part, shape, columns, arranged);
+}
+
+template <class Format>
+void run(const Part& part, const Columns& columns, int64_t plane, uint8_t* arranged, Queue& queue) {
+  switch (columns_of(columns.rows)) {
+    case 32:
+      return run<Format, 32>(part, columns, plane, arranged, queue);
+    case 64:
+      return run<Format, 64>(part, columns, plane, arranged, queue);
+    default:
+      return run<Format, 128>(part, columns, plane, arranged, queue);
+  }
+}
+
+template <class Format>
+size_t bytes_of(const Part& part, int64_t rows) {
+  const int64_t wide = columns_of(rows), row_blocks = (rows + wide - 1) / wide * wide / 8;
+  return static_cast<size_t>(part.cols / 256 * kChunks<Format> * row_blocks * kChunkBytes<Format>);
 }
 
 }  // namespace
 
-size_t totals_bytes(const Part& part, int64_t rows) {
-  if (part.layout != Layout::kQ4K) return 0;
-  return static_cast<size_t>(part.cols / 256) * static_cast<size_t>((rows + 7) / 8) * 512;
+size_t arranged_bytes(const Part& part, int64_t rows) {
+  return part.layout == Layout::kQ4K ? bytes_of<Q4K>(part, rows) : bytes_of<Q6K>(part, rows);
 }
 
-void run_many(const Part& part, const Columns& columns, int64_t plane, void* totals, Queue& queue) {
-  if (part.layout == Layout::kQ4K) run<Q4K>(part, columns, plane, static_cast<uint4*>(totals), queue);
-  else run<Q6K>(part, columns, plane, nullptr, queue);
+void run_many(const Part& part, const Columns& columns, int64_t plane, void* arranged, Queue& queue) {
+  if (part.layout == Layout::kQ4K) run<Q4K>(part, columns, plane, static_cast<uint8_t*>(arranged), queue);
+  else run<Q6K>(part, columns, plane, static_cast<uint8_t*>(arranged), queue);
 }
 
 }  // namespace foretoken::cuda

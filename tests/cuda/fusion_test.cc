@@ -42,42 +42,47 @@ class CudaFusion : public ::testing::Test {
   void apart(bool apart) {
     if (apart) values(View::of(reinterpret_cast<float*>(mark_.data()), 1, 1));
   }
-  MatrixPtr random_q4k(int64_t outputs, int64_t cols, uint64_t seed) {
+  // Q4_K or Q6_K.
+  MatrixPtr random_matrix(QuantFormat format, int64_t outputs, int64_t cols, uint64_t seed) {
     Random random(seed);
-    std::vector<std::byte> bytes(static_cast<size_t>(outputs) * row_bytes(QuantFormat::kQ4_K, cols));
+    std::vector<std::byte> bytes(static_cast<size_t>(outputs) * row_bytes(format, cols));
     for (std::byte& b : bytes) b = static_cast<std::byte>(random.bits());
     const F16 d = to_f16(1e-3f), least = to_f16(7e-3f);
-    for (size_t at = 0; at < bytes.size(); at += 144) {
-      std::memcpy(bytes.data() + at, &d, 2);
-      std::memcpy(bytes.data() + at + 2, &least, 2);
+    const bool four = format == QuantFormat::kQ4_K;
+    for (size_t at = 0; at < bytes.size(); at += four ? 144 : 210) {
+      std::memcpy(bytes.data() + at + (four ? 0 : 208), &d, 2);
+      if (four) std::memcpy(bytes.data() + at + 2, &least, 2);
     }
-    const MatrixSource source{"weight", QuantFormat::kQ4_K, outputs, cols, bytes, {}, {}};
+    const MatrixSource source{"weight", format, outputs, cols, bytes, {}, {}};
     raw_ = std::move(bytes);
     return backend_->pack({&source, 1});
   }
 
   std::unique_ptr<Backend> backend_;
   Buffer mark_ = Buffer();
-  std::vector<std::byte> raw_;  // of the last random_q4k
+  std::vector<std::byte> raw_;  // of the last random_matrix
 };
 
-// Many tiles a block of threads, several slices, and both kernels: against sums in double, and every row count against
-// the widest.
+// Many tiles a block of threads, several slices, and every kernel: against sums in double, and every row count against
+// the widest, also beside rows of NaN.
 TEST_F(CudaFusion, LargeProducts) {
-  for (const auto& [outputs, cols] :
-       {std::pair<int64_t, int64_t>(17000, 5120), std::pair<int64_t, int64_t>(9001, 512),
-        std::pair<int64_t, int64_t>(600, 17408), std::pair<int64_t, int64_t>(2000, 6144)}) {
-    const MatrixPtr matrix = random_q4k(outputs, cols, 3);
-    const int most = 40;
+  for (const auto& [format, outputs, cols] :
+       {std::tuple(QuantFormat::kQ4_K, int64_t{17000}, int64_t{5120}), {QuantFormat::kQ4_K, 9001, 512},
+        {QuantFormat::kQ4_K, 600, 17408}, {QuantFormat::kQ4_K, 2000, 6144}, {QuantFormat::kQ6_K, 9001, 1024},
+        {QuantFormat::kQ6_K, 600, 6144}}) {
+    const MatrixPtr matrix = random_matrix(format, outputs, cols, 3);
+    const int most = 300;
     const Rows x = rows(most, cols, 4), out = rows(most, outputs, 5);
     backend_->linear(x.view, *matrix, out.view);
-    const std::vector<float> inputs = values(x.view), whole = values(out.view);
+    std::vector<float> inputs = values(x.view);
+    const std::vector<float> whole = values(out.view);
+    const std::string what = std::to_string(outputs) + " x " + std::to_string(cols);
     std::vector<float> w(static_cast<size_t>(cols));
     double difference = 0, size = 0;
     for (int64_t o = 0; o < outputs; o += 37) {
-      const size_t stride = row_bytes(QuantFormat::kQ4_K, cols);
-      dequantize(QuantFormat::kQ4_K, std::span(raw_).subspan(static_cast<size_t>(o) * stride, stride), w);
-      for (int r : {0, 7, 39}) {
+      const size_t stride = row_bytes(format, cols);
+      dequantize(format, std::span(raw_).subspan(static_cast<size_t>(o) * stride, stride), w);
+      for (int r : {0, 7, 39, 128, 299}) {
         double sum = 0;
         for (int64_t k = 0; k < cols; ++k)
           sum +=
@@ -88,13 +93,29 @@ TEST_F(CudaFusion, LargeProducts) {
       }
     }
     EXPECT_GT(size, 0);
-    EXPECT_LT(std::sqrt(difference / size), 2e-5) << outputs << " x " << cols;
-    for (int count : {1, 2, 5, 8, 9, 16, 17, 33}) {
+    EXPECT_LT(std::sqrt(difference / size), 2e-5) << what;
+    for (int count : {1, 2, 5, 8, 9, 16, 17, 32, 33, 49, 64, 65, 100, 129, 256}) {
       const Rows part = rows(count, outputs, 6);
       backend_->linear(x.view.row_range(3, 3 + count), *matrix, part.view);
       const std::vector<float> got = values(part.view);
       EXPECT_EQ(std::memcmp(got.data(), whole.data() + 3 * outputs, got.size() * sizeof(float)), 0)
-          << outputs << " x " << cols << ", " << count << " rows";
+          << what << ", " << count << " rows";
+    }
+    for (int r = 1; r < most; r += 2)
+      for (int64_t k = 0; k < cols; ++k) inputs[static_cast<size_t>(r * cols + k)] = r % 4 == 1 ? kNaN : 3e38f;
+    const Rows poisoned = rows(most, cols, 4);
+    backend_->upload(View::of(inputs.data(), most, cols), poisoned.view);
+    for (int count : {17, 40, most}) {
+      const Rows beside = rows(count, outputs, 6);
+      backend_->linear(poisoned.view.row_range(0, count), *matrix, beside.view);
+      const std::vector<float> got = values(beside.view);
+      EXPECT_TRUE(std::isnan(got[static_cast<size_t>(outputs)]));
+      for (int r = 0; r < count; r += 2)
+        EXPECT_EQ(std::memcmp(got.data() + r * outputs, whole.data() + r * outputs,
+                              static_cast<size_t>(outputs) * sizeof(float)),
+                  0)
+            << what << ", " << count << " rows beside NaN, row " << r;
+      if (HasFailure()) return;
     }
   }
 }
@@ -102,7 +123,7 @@ TEST_F(CudaFusion, LargeProducts) {
 // A product whose slices are added by the sum and norm behind it.
 TEST_F(CudaFusion, ProductSumNorm) {
   mark_ = backend_->allocate(64);
-  const MatrixPtr matrix = random_q4k(512, 17408, 7);
+  const MatrixPtr matrix = random_matrix(QuantFormat::kQ4_K, 512, 17408, 7);
   for (int count : {1, 3, 16, 40}) {
     std::vector<float> results[2];
     for (const bool separate : {false, true}) {
@@ -198,7 +219,7 @@ TEST_F(CudaFusion, DeltaNet) {
 // The same launches again, first one by one, then as a graph, with other data and other addresses.
 TEST_F(CudaFusion, RepeatedPasses) {
   mark_ = backend_->allocate(64);
-  const MatrixPtr matrix = random_q4k(256, 256, 21);
+  const MatrixPtr matrix = random_matrix(QuantFormat::kQ4_K, 256, 256, 21);
   const Rows w = rows(1, 256, 22);
   std::vector<Rows> places;
   for (uint64_t i = 0; i < 3; ++i) places.push_back(rows(4, 256, 40 + i));
