@@ -1,7 +1,7 @@
 // The gated delta net: convolution, the delta rule token by token, and replay. A thread owns one column of the state,
 // in registers, for all rows of a lane; the order of operations is the reference's (docs/numerics.md section 5), so
 // prompt, decode, chain, tree and replay have its bits.
-#include "cuda/device.cuh"
+#include "cuda/bulk.cuh"
 #include "cuda/kernels.h"
 
 namespace foretoken::cuda {
@@ -9,7 +9,17 @@ namespace {
 
 unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
 
-// ---- Convolution. One thread a row and channel.
+// ---- Convolution. One thread a channel of kConvRows rows.
+
+constexpr int kConvRows = 8, kTaps = 4;
+
+FORETOKEN_DEVICE void put_conv(const Rows& packed, const DeltaShape& shape, const DeltaMemory& memory,
+                               const LaneDesc& lane, int64_t row, int row_of_lane, int c, float acc, const Rows& out) {
+  out.data[row * out.stride + c] = silu(acc);
+  if (row_of_lane >= lane.settled)
+    memory.tape.conv_row[static_cast<int64_t>(row_of_lane) * shape.channels() + c] =
+        packed.data[row * packed.stride + c];
+}
 
 __global__ void conv_kernel(Rows packed, const float* weight, DeltaShape shape, PassDesc pass, DeltaLanes lanes,
                             Rows out) {
@@ -17,21 +27,46 @@ __global__ void conv_kernel(Rows packed, const float* weight, DeltaShape shape, 
   const int channels = shape.channels(), kernel = shape.kernel;
   const int c = blockIdx.x * blockDim.x + threadIdx.x;
   if (c >= channels) return;
-  const int64_t row = blockIdx.y;
-  const RowDesc desc = pass.rows[row];
-  const LaneDesc lane = pass.lanes[desc.lane];
-  const DeltaMemory memory = lanes[desc.lane];
-  const int32_t* path = pass.paths + desc.path;
-  float acc = 0;
-  for (int j = 0; j < kernel; ++j) {
-    const int at = desc.depth - (kernel - 1) + j;  // along the path; negative: in the tail
-    const float x = at >= 0 ? packed.data[(lane.first_row + path[at]) * packed.stride + c]
-                            : memory.tail[static_cast<int64_t>(kernel - 1 + at) * channels + c];
-    acc = fma(weight[static_cast<int64_t>(c) * kernel + j], x, acc);
+  const int64_t first = blockIdx.y * int64_t{kConvRows};
+  const int count = static_cast<int>(min(int64_t{kConvRows}, pass.row_count - first));
+  const RowDesc begin = pass.rows[first];
+  const LaneDesc lane = pass.lanes[begin.lane];
+  if (kernel == kTaps && lane.chain && begin.row + count <= lane.rows) {  // rows of one chain read most of it once
+    const DeltaMemory memory = lanes[begin.lane];
+    float w[kTaps], x[kConvRows + kTaps - 1];
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) w[j] = weight[static_cast<int64_t>(c) * kTaps + j];
+#pragma unroll
+    for (int i = 0; i < kConvRows + kTaps - 1; ++i) {
+      const int at = begin.row + i - (kTaps - 1);  // along the chain; negative: in the tail
+      const float* from = at >= 0 ? packed.data + (lane.first_row + int64_t{at}) * packed.stride
+                                  : memory.tail + static_cast<int64_t>(kTaps - 1 + at) * channels;
+      x[i] = i < count + kTaps - 1 ? from[c] : 0.0f;
+    }
+#pragma unroll
+    for (int i = 0; i < kConvRows; ++i) {
+      if (i >= count) break;
+      float acc = 0;
+#pragma unroll
+      for (int j = 0; j < kTaps; ++j) acc = fma(w[j], x[i + j], acc);
+      put_conv(packed, shape, memory, lane, first + i, begin.row + i, c, acc, out);
+    }
+    return;
   }
-  out.data[row * out.stride + c] = silu(acc);
-  if (desc.row >= lane.settled)
-    memory.tape.conv_row[static_cast<int64_t>(desc.row) * channels + c] = packed.data[row * packed.stride + c];
+  for (int64_t row = first; row < first + count; ++row) {
+    const RowDesc desc = pass.rows[row];
+    const LaneDesc owner = pass.lanes[desc.lane];
+    const DeltaMemory memory = lanes[desc.lane];
+    const int32_t* path = pass.paths + desc.path;
+    float acc = 0;
+    for (int j = 0; j < kernel; ++j) {
+      const int at = desc.depth - (kernel - 1) + j;  // along the path; negative: in the tail
+      const float x = at >= 0 ? packed.data[(owner.first_row + path[at]) * packed.stride + c]
+                              : memory.tail[static_cast<int64_t>(kernel - 1 + at) * channels + c];
+      acc = fma(weight[static_cast<int64_t>(c) * kernel + j], x, acc);
+    }
+    put_conv(packed, shape, memory, owner, row, desc.row, c, acc, out);
+  }
 }
 
 // The last kernel - 1 rows of tail ++ appended; `row(i)` is the i-th of `count`. One thread a channel, so nothing is
@@ -93,27 +128,77 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-constexpr int kColumns = 32;   // columns of one block: a warp
-constexpr int kChunkRows = 8;  // rows whose keys and queries are staged together
+constexpr int kColumns = 32;  // columns of one block: a warp
+constexpr int kAhead = 8;     // rows whose keys, queries and values are on their way or in use
 
-// kKeys: key_dim, or with kPadded at least that: keys beyond key_dim are zeros and change nothing.
+// kKeys: key_dim, or with kPadded at least that: keys beyond key_dim are zeros and change nothing. Without it columns
+// come by 32 and rows begin at multiples of sixteen bytes.
 template <int kKeys, bool kPadded>
 __global__ void __launch_bounds__(kColumns)
     delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, DeltaLanes lanes, DeltaScratch scratch, Rows out) {
   begin_kernel();
-  __shared__ __align__(16) float keys[kChunkRows][kKeys], queries[kChunkRows][kKeys], ancestor_key[kKeys];
-  __shared__ float values[kChunkRows][kColumns], decays[kChunkRows], betas[kChunkRows];
+  __shared__ __align__(16) float keys[kAhead][kKeys], queries[kAhead][kKeys], values[kAhead][kColumns],
+      ancestor_key[kKeys];
+  __shared__ __align__(8) uint64_t here[kAhead];
   const LaneDesc lane = pass.lanes[blockIdx.z];
   if (lane.rows == 0) return;
   const DeltaMemory memory = lanes[blockIdx.z];
-  const int head = blockIdx.y, key_head = shape.key_head_of(head);
-  const int column = blockIdx.x * kColumns + threadIdx.x;
+  const int head = blockIdx.y, key_head = shape.key_head_of(head), thread = threadIdx.x;
+  const int column = blockIdx.x * kColumns + thread;
   const bool active = column < shape.value_dim;
   const int key_dim = kPadded ? shape.key_dim : kKeys, key_columns = shape.key_heads * key_dim;
   float* cells = memory.state + static_cast<int64_t>(head) * key_dim * shape.value_dim + (active ? column : 0);
-  const int64_t value_at = 2 * key_columns + static_cast<int64_t>(head) * shape.value_dim + column;
+  const int64_t value_at = 2 * key_columns + static_cast<int64_t>(head) * shape.value_dim + blockIdx.x * kColumns;
   const int64_t out_at = static_cast<int64_t>(head) * shape.value_dim + column;
   const int64_t tape_stride = static_cast<int64_t>(shape.value_heads) * shape.value_dim;
+
+  // Rows come in order. Without padding threads 0, 1 and 2 ask for the keys, the queries and the values of one.
+  const float *next_keys = scratch.key + lane.first_row * int64_t{key_columns} + key_head * key_dim,
+              *next_queries = scratch.query + lane.first_row * int64_t{key_columns} + key_head * key_dim,
+              *next_values = conv.data + lane.first_row * conv.stride + value_at;
+  const float* from = thread == 0 ? next_keys : thread == 1 ? next_queries : next_values;
+  const int64_t stride = thread < 2 ? key_columns : conv.stride;
+  const uint32_t bytes = (thread < 2 ? kKeys : kColumns) * 4;
+  const uint32_t to = shared_address(thread == 0 ? keys[0] : thread == 1 ? queries[0] : values[0]);
+  const auto request = [&](int r) {
+    const int slot = r % kAhead;
+    if constexpr (kPadded) {
+      for (int k = thread; k < kKeys; k += kColumns) {
+        keys[slot][k] = k < key_dim ? next_keys[k] : 0.0f;
+        queries[slot][k] = k < key_dim ? next_queries[k] : 0.0f;
+      }
+      values[slot][thread] = active ? next_values[thread] : 0.0f;
+      next_keys += key_columns, next_queries += key_columns, next_values += conv.stride;
+    } else {
+      if (thread == 0) barrier_expect(here[slot], (2 * kKeys + kColumns) * 4);
+      __syncwarp();
+      if (thread < 3) bulk_copy(to + static_cast<uint32_t>(slot) * bytes, from, bytes, shared_address(&here[slot]));
+      from += stride;
+    }
+  };
+  const auto arrive = [&](int r) {
+    if constexpr (kPadded) __syncwarp();
+    else barrier_wait(here[r % kAhead], static_cast<uint32_t>(r / kAhead & 1));
+  };
+  if (!kPadded && thread == 0) {
+    for (int i = 0; i < kAhead; ++i) barrier_init(here[i], 1);
+    fence_barriers();
+  }
+  __syncwarp();
+  for (int r = 0; r < kAhead && r < lane.rows; ++r) request(r);
+
+  // Factors of 32 rows, one a thread, and of the 32 rows that come.
+  float decay_now, beta_now, decay_next, beta_next;
+  const auto load_factors = [&](int r, float& decay, float& beta) {
+    const int64_t at = (lane.first_row + min(r + thread, lane.rows - 1)) * int64_t{shape.value_heads} + head;
+    decay = scratch.decay[at];
+    beta = scratch.beta[at];
+  };
+  load_factors(0, decay_now, beta_now);
+  load_factors(32, decay_next, beta_next);
+  const auto decay_of = [&](int r, int now) {
+    return __shfl_sync(0xFFFFFFFFu, r / 32 == now / 32 ? decay_now : decay_next, r % 32);
+  };
 
   float state[kKeys];
   // Cells of idle threads are their block's first: loaded, never stored.
@@ -144,114 +229,102 @@ __global__ void __launch_bounds__(kColumns)
   bool begun = false;  // the state is decayed for the row that comes, and u is its product with the key
   float u = 0;
 #pragma unroll 1
-  for (int first = 0; first < lane.rows; first += kChunkRows) {
-    const int count = min(kChunkRows, lane.rows - first);
-    __syncwarp();
-#pragma unroll 16
-    for (int i = threadIdx.x; i < count * kKeys; i += kColumns) {
-      const int r = i / kKeys, k = i % kKeys;
-      const int64_t from = (lane.first_row + first + r) * static_cast<int64_t>(key_columns) + key_head * key_dim + k;
-      keys[r][k] = k < key_dim ? scratch.key[from] : 0.0f;
-      queries[r][k] = k < key_dim ? scratch.query[from] : 0.0f;
-    }
-#pragma unroll
-    for (int r = 0; r < kChunkRows; ++r)
-      values[r][threadIdx.x] =
-          active && r < count ? conv.data[(lane.first_row + first + int64_t{r}) * conv.stride + value_at] : 0.0f;
-    if (static_cast<int>(threadIdx.x) < count) {
-      const int64_t at = (lane.first_row + first + int64_t{threadIdx.x}) * shape.value_heads + head;
-      decays[threadIdx.x] = scratch.decay[at];
-      betas[threadIdx.x] = scratch.beta[at];
-    }
-    __syncwarp();
+  for (int r = 0; r < lane.rows; ++r) {
+    const int slot = r % kAhead;
+    const int64_t row = lane.first_row + int64_t{r};
+    if (!lane.chain && pass.rows[row].parent != done) {
+      // A sibling came between: the parent's state again, from the tape.
+      load_state();
+      begun = false;
+      const RowDesc desc = pass.rows[row];
+      const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
-    for (int r = 0; r < count; ++r) {
-      const int i_row = first + r;
-      const int64_t row = lane.first_row + int64_t{i_row};
-      if (!lane.chain && pass.rows[row].parent != done) {
-        // A sibling came between: the parent's state again, from the tape.
-        load_state();
-        begun = false;
-        const RowDesc desc = pass.rows[row];
-        const int32_t* path = pass.paths + desc.path;
-#pragma unroll 1
-        for (int j = lane.settled; j < desc.depth; ++j) {
-          const int64_t ancestor = path[j];
-          const float decay = memory.tape.decay[ancestor * shape.value_heads + head];
-          const float d = active ? memory.tape.delta[ancestor * tape_stride + out_at] : 0.0f;
-          const float* k = memory.tape.key + ancestor * key_columns + static_cast<int64_t>(key_head) * key_dim;
-          __syncwarp();
-          for (int i = threadIdx.x; i < kKeys; i += kColumns) ancestor_key[i] = i < key_dim ? k[i] : 0.0f;
-          __syncwarp();
-#pragma unroll
-          for (int i = 0; i < kKeys; i += 4) {
-            const float4 four = *reinterpret_cast<const float4*>(&ancestor_key[i]);
-            state[i] = fma(four.x, d, __fmul_rn(decay, state[i]));
-            state[i + 1] = fma(four.y, d, __fmul_rn(decay, state[i + 1]));
-            state[i + 2] = fma(four.z, d, __fmul_rn(decay, state[i + 2]));
-            state[i + 3] = fma(four.w, d, __fmul_rn(decay, state[i + 3]));
-          }
-        }
-      }
-      if (!begun) {
-        const float decay = decays[r];
-        u = 0;
+      for (int j = lane.settled; j < desc.depth; ++j) {
+        const int64_t ancestor = path[j];
+        const float decay = memory.tape.decay[ancestor * shape.value_heads + head];
+        const float d = active ? memory.tape.delta[ancestor * tape_stride + out_at] : 0.0f;
+        const float* k = memory.tape.key + ancestor * key_columns + static_cast<int64_t>(key_head) * key_dim;
+        __syncwarp();
+        for (int i = thread; i < kKeys; i += kColumns) ancestor_key[i] = i < key_dim ? k[i] : 0.0f;
+        __syncwarp();
 #pragma unroll
         for (int i = 0; i < kKeys; i += 4) {
-          const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]);
-          const float kk[4] = {k.x, k.y, k.z, k.w};
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            state[i + j] = __fmul_rn(decay, state[i + j]);
-            u = fma(kk[j], state[i + j], u);
-          }
+          const float4 four = *reinterpret_cast<const float4*>(&ancestor_key[i]);
+          state[i] = fma(four.x, d, __fmul_rn(decay, state[i]));
+          state[i + 1] = fma(four.y, d, __fmul_rn(decay, state[i + 1]));
+          state[i + 2] = fma(four.z, d, __fmul_rn(decay, state[i + 2]));
+          state[i + 3] = fma(four.w, d, __fmul_rn(decay, state[i + 3]));
         }
       }
-      const float d = __fmul_rn(betas[r], __fsub_rn(values[r][threadIdx.x], u));
-      asm volatile("" ::: "memory");  // keys are read again, not kept
-      const bool boundary = i_row + 1 == lane.settled;
-      // The next row of a chain begins where this one ends: both run at once.
-      begun = !boundary && r + 1 < count && (lane.chain || pass.rows[row + 1].parent == i_row);
-      float o = 0;
-      if (begun) {
-        const float decay = decays[r + 1];
-        u = 0;
+    }
+    const bool boundary = r + 1 == lane.settled;
+    // The next row of a chain begins where this one ends: both run at once.
+    const bool begins = !boundary && r + 1 < lane.rows && (lane.chain || pass.rows[row + 1].parent == r);
+    const float beta = __shfl_sync(0xFFFFFFFFu, beta_now, r % 32), decay_after = decay_of(r + 1, r);
+    if (!begun) {
+      arrive(r);
+      const float decay = decay_of(r, r);
+      u = 0;
 #pragma unroll
-        for (int i = 0; i < kKeys; i += 4) {
-          const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]),
-                       q = *reinterpret_cast<const float4*>(&queries[r][i]),
-                       n = *reinterpret_cast<const float4*>(&keys[r + 1][i]);
-          const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w}, nn[4] = {n.x, n.y, n.z, n.w};
+      for (int i = 0; i < kKeys; i += 4) {
+        const float4 k = *reinterpret_cast<const float4*>(&keys[slot][i]);
+        const float kk[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            const float s = fma(kk[j], d, state[i + j]);
-            o = fma(qq[j], s, o);
-            state[i + j] = __fmul_rn(decay, s);
-            u = fma(nn[j], state[i + j], u);
-          }
-        }
-      } else {
-#pragma unroll
-        for (int i = 0; i < kKeys; i += 4) {
-          const float4 k = *reinterpret_cast<const float4*>(&keys[r][i]),
-                       q = *reinterpret_cast<const float4*>(&queries[r][i]);
-          const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            state[i + j] = fma(kk[j], d, state[i + j]);
-            o = fma(qq[j], state[i + j], o);
-          }
+        for (int j = 0; j < 4; ++j) {
+          state[i + j] = __fmul_rn(decay, state[i + j]);
+          u = fma(kk[j], state[i + j], u);
         }
       }
-      if (active) {
-        out.data[row * out.stride + out_at] = o;
-        if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
+    }
+    if (begins) arrive(r + 1);
+    const float d = __fmul_rn(beta, __fsub_rn(values[slot][thread], u));
+    asm volatile("" ::: "memory");  // keys are read again, not kept
+    float o = 0;
+    if (begins) {
+      const float* after = keys[(r + 1) % kAhead];
+      u = 0;
+#pragma unroll
+      for (int i = 0; i < kKeys; i += 4) {
+        const float4 k = *reinterpret_cast<const float4*>(&keys[slot][i]),
+                     q = *reinterpret_cast<const float4*>(&queries[slot][i]),
+                     n = *reinterpret_cast<const float4*>(&after[i]);
+        const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w}, nn[4] = {n.x, n.y, n.z, n.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float s = fma(kk[j], d, state[i + j]);
+          o = fma(qq[j], s, o);
+          state[i + j] = __fmul_rn(decay_after, s);
+          u = fma(nn[j], state[i + j], u);
+        }
       }
-      done = i_row;
-      if (boundary) {
-        store_state();
-        __threadfence_block();
+    } else {
+#pragma unroll
+      for (int i = 0; i < kKeys; i += 4) {
+        const float4 k = *reinterpret_cast<const float4*>(&keys[slot][i]),
+                     q = *reinterpret_cast<const float4*>(&queries[slot][i]);
+        const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          state[i + j] = fma(kk[j], d, state[i + j]);
+          o = fma(qq[j], state[i + j], o);
+        }
       }
+    }
+    begun = begins;
+    if (active) {
+      out.data[row * out.stride + out_at] = o;
+      if (r >= lane.settled) memory.tape.delta[static_cast<int64_t>(r) * tape_stride + out_at] = d;
+    }
+    done = r;
+    if (boundary) {
+      store_state();
+      __threadfence_block();
+    }
+    __syncwarp();
+    if (r + kAhead < lane.rows) request(r + kAhead);
+    if (r % 32 == 31) {
+      decay_now = decay_next, beta_now = beta_next;
+      load_factors(r + 33, decay_next, beta_next);
     }
   }
 }
@@ -318,8 +391,8 @@ __global__ void __launch_bounds__(128)
 void launch_causal_conv(Rows packed, const float* weight, const DeltaShape& shape, const PassDesc& pass,
                         const DeltaLanes& lanes, bool advances, Rows out, Queue& queue) {
   const unsigned wide = blocks(shape.channels(), 256);
-  Launch{dim3(wide, static_cast<unsigned>(pass.row_count)), 256, 0, queue}(conv_kernel, packed, weight, shape, pass,
-                                                                           lanes, out);
+  Launch{dim3(wide, blocks(pass.row_count, kConvRows)), 256, 0, queue}(conv_kernel, packed, weight, shape, pass, lanes,
+                                                                       out);
   if (advances && shape.kernel > 1)
     Launch{dim3(wide, static_cast<unsigned>(pass.lane_count)), 256, 0, queue}(advance_kernel, packed, shape, pass,
                                                                               lanes);
@@ -335,8 +408,9 @@ void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, cons
   const auto launch = [&](auto kernel) {
     Launch{grid, kColumns, 0, queue}(kernel, conv, shape, pass, lanes, scratch, out);
   };
-  if (shape.key_dim == 128) launch(delta_kernel<128, false>);
-  else if (shape.key_dim == 64) launch(delta_kernel<64, false>);
+  const bool whole = shape.value_dim % kColumns == 0 && conv.stride % 4 == 0;
+  if (whole && shape.key_dim == 128) launch(delta_kernel<128, false>);
+  else if (whole && shape.key_dim == 64) launch(delta_kernel<64, false>);
   else if (shape.key_dim <= 16) launch(delta_kernel<16, true>);
   else launch(delta_kernel<128, true>);
 }

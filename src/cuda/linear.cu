@@ -274,14 +274,19 @@ __global__ void to_bf16_kernel(Rows x, int64_t padded, uint16_t* out) {
 
 __global__ void silu_to_bf16_kernel(Rows x, int64_t width, int64_t padded, uint16_t* out) {
   begin_kernel();
-  const int64_t i = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 2;
-  if (i >= padded) return;
-  const int64_t c = i;
-  const float* gate = x.data + blockIdx.y * x.stride;
+  const int64_t c = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 4;
+  if (c >= padded) return;
+  const float* gate = x.data + blockIdx.y * x.stride + c;
   const float* up = gate + width;
-  const float a = c < width ? __fmul_rn(silu(gate[c]), up[c]) : 0.0f;
-  const float b = c + 1 < width ? __fmul_rn(silu(gate[c + 1]), up[c + 1]) : 0.0f;
-  *reinterpret_cast<uint32_t*>(out + blockIdx.y * padded + i) = bf16_pair(a, b);
+  float v[4] = {};
+  if (c + 4 <= width && width % 4 == 0 && reinterpret_cast<uint64_t>(gate) % 16 == 0) {
+    const float4 g = *reinterpret_cast<const float4*>(gate), u = *reinterpret_cast<const float4*>(up);
+    v[0] = __fmul_rn(silu(g.x), u.x), v[1] = __fmul_rn(silu(g.y), u.y);
+    v[2] = __fmul_rn(silu(g.z), u.z), v[3] = __fmul_rn(silu(g.w), u.w);
+  } else {
+    for (int i = 0; i < 4 && c + i < width; ++i) v[i] = __fmul_rn(silu(gate[i]), up[i]);
+  }
+  *reinterpret_cast<uint2*>(out + blockIdx.y * padded + c) = make_uint2(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]));
 }
 
 __global__ void silu_kernel(Rows x, int64_t width, Rows out) {
@@ -303,7 +308,7 @@ void launch_to_bf16(Rows x, uint16_t* out, Queue& queue) {
 
 void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, Queue& queue) {
   const int64_t padded = padded_cols(width);
-  Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, queue}(
+  Launch{dim3(blocks(padded / 4, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, queue}(
       silu_to_bf16_kernel, gate_up, width, padded, out);
 }
 

@@ -268,16 +268,21 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
       }
     };
     const auto store = [&] {
-      const int64_t o = (static_cast<int64_t>(p.output_tile(shape)) * warps + warp) * 16 + lane / 4;
+      const int64_t o = static_cast<int64_t>(p.output_tile(shape) * warps + warp) * 16 + lane / 4;
+      int64_t column = p.row_tile(shape) * kColumns + lane % 4 * 2;
+      float* to = columns.out + p.slice(shape) * shape.plane + column * columns.stride + columns.first + o;
+      const bool low = o < part.rows, high = o + 8 < part.rows;
 #pragma unroll
-      for (int i = 0; i < 2 * kValues; ++i) {
-        const int64_t column = p.row_tile(shape) * kColumns + i / kValues * kHalf + i % kValues / 4 * 8 + lane % 4 * 2 +
-                               i % 2,
-                      to = o + i % 4 / 2 * 8;
-        if (column < columns.rows && to < part.rows)
-          columns.out[p.slice(shape) * shape.plane + column * columns.stride + columns.first + to] =
-              sum[i / kValues][i % kValues];
-        sum[i / kValues][i % kValues] = 0;
+      for (int i = 0; i < 2 * kValues; i += 2) {
+        float(&of)[kValues] = sum[i / kValues];
+        const int at = i % kValues / 4 * 4 + i % 4 / 2;
+        if (column < columns.rows) {
+          if (low) to[0] = of[at];
+          if (high) to[8] = of[at + 2];
+        }
+        of[at] = of[at + 2] = 0;
+        const int step = i % 4 == 0 ? 1 : 7;
+        column += step, to += step * columns.stride;
       }
     };
     barrier_wait(weights_here[0], 0);
