@@ -276,7 +276,8 @@ constexpr int kEnoughBlocks = 128;
 
 template <KvFormat kFormat>
 void run_spans(SpanTask task, int rows, Queue& queue) {
-  if (kFormat == KvFormat::kBF16 && run_staged_spans(task, rows, queue)) return;
+  if (kFormat == KvFormat::kBF16 && (run_prompt_spans(task, rows, queue) || run_staged_spans(task, rows, queue)))
+    return;
   const int group = task.shape.query_heads / task.shape.kv_heads;
   const auto launch = [&](auto kernel, int heads) {
     task.head_groups = (group + heads - 1) / heads;

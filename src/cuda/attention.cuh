@@ -54,5 +54,7 @@ FORETOKEN_DEVICE float carry_sums(const float* sums, const float* factor, int us
 
 // Spans of bf16 keys and values through shared memory (attention_staged.cu); false when the shape is not theirs.
 bool run_staged_spans(SpanTask task, int rows, Queue& queue);
+// The same for many rows of one chain (attention_prompt.cu).
+bool run_prompt_spans(const SpanTask& task, int rows, Queue& queue);
 
 }  // namespace foretoken::cuda

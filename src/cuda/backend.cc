@@ -605,7 +605,8 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
                .rows = queue_->put(std::span<const RowDesc>(rows_)),
                .paths = queue_->put(std::span<const int32_t>(paths_)),
                .lane_count = static_cast<int>(lanes_.size()),
-               .row_count = static_cast<int>(rows)};
+               .row_count = static_cast<int>(rows),
+               .one_chain = lanes_.size() == 1 && lanes_[0].chain};
   last = {queue_->epoch(), rows, numbers_, pass};
   return last.pass;
 }

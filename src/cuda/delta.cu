@@ -129,17 +129,29 @@ __global__ void __launch_bounds__(128)
 }
 
 constexpr int kColumns = 32;  // columns of one block: a warp
-constexpr int kAhead = 8;     // rows whose keys, queries and values are on their way or in use
+constexpr int kAhead = 8;     // rows whose keys, queries, values and factors are on their way or in use
 
-// kKeys: key_dim, or with kPadded at least that: keys beyond key_dim are zeros and change nothing. Without it columns
-// come by 32 and rows begin at multiples of sixteen bytes.
+FORETOKEN_DEVICE void copy_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+FORETOKEN_DEVICE void copy_4(uint32_t to, const void* from, bool exists) {  // else a zero
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
+}
+
+// What one row brings to a block's columns.
+template <int kKeys>
+struct DeltaRow {
+  float keys[kKeys], queries[kKeys], values[kColumns], decay, beta, unused[2];
+};
+
+// kKeys: key_dim, or with kPadded at least that: keys beyond key_dim are zeros and change nothing. Without it a row's
+// keys begin at a multiple of sixteen bytes.
 template <int kKeys, bool kPadded>
 __global__ void __launch_bounds__(kColumns)
     delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, DeltaLanes lanes, DeltaScratch scratch, Rows out) {
   begin_kernel();
-  __shared__ __align__(16) float keys[kAhead][kKeys], queries[kAhead][kKeys], values[kAhead][kColumns],
-      ancestor_key[kKeys];
-  __shared__ __align__(8) uint64_t here[kAhead];
+  __shared__ __align__(16) DeltaRow<kKeys> ring[kAhead];
+  __shared__ __align__(16) float ancestor_key[kKeys];
   const LaneDesc lane = pass.lanes[blockIdx.z];
   if (lane.rows == 0) return;
   const DeltaMemory memory = lanes[blockIdx.z];
@@ -148,57 +160,37 @@ __global__ void __launch_bounds__(kColumns)
   const bool active = column < shape.value_dim;
   const int key_dim = kPadded ? shape.key_dim : kKeys, key_columns = shape.key_heads * key_dim;
   float* cells = memory.state + static_cast<int64_t>(head) * key_dim * shape.value_dim + (active ? column : 0);
-  const int64_t value_at = 2 * key_columns + static_cast<int64_t>(head) * shape.value_dim + blockIdx.x * kColumns;
-  const int64_t out_at = static_cast<int64_t>(head) * shape.value_dim + column;
+  const int64_t out_at = static_cast<int64_t>(head) * shape.value_dim + (active ? column : 0);
   const int64_t tape_stride = static_cast<int64_t>(shape.value_heads) * shape.value_dim;
 
-  // Rows come in order. Without padding threads 0, 1 and 2 ask for the keys, the queries and the values of one.
-  const float *next_keys = scratch.key + lane.first_row * int64_t{key_columns} + key_head * key_dim,
-              *next_queries = scratch.query + lane.first_row * int64_t{key_columns} + key_head * key_dim,
-              *next_values = conv.data + lane.first_row * conv.stride + value_at;
-  const float* from = thread == 0 ? next_keys : thread == 1 ? next_queries : next_values;
-  const int64_t stride = thread < 2 ? key_columns : conv.stride;
-  const uint32_t bytes = (thread < 2 ? kKeys : kColumns) * 4;
-  const uint32_t to = shared_address(thread == 0 ? keys[0] : thread == 1 ? queries[0] : values[0]);
+  // Rows are asked for in order.
+  const int64_t key_at = lane.first_row * int64_t{key_columns} + key_head * key_dim,
+                factor_at = lane.first_row * int64_t{shape.value_heads} + head;
+  const float *next_keys = scratch.key + key_at, *next_queries = scratch.query + key_at,
+              *next_values = conv.data + lane.first_row * conv.stride + 2 * key_columns + out_at,
+              *next_factor = (thread == 0 ? scratch.decay : scratch.beta) + factor_at;
   const auto request = [&](int r) {
-    const int slot = r % kAhead;
-    if constexpr (kPadded) {
-      for (int k = thread; k < kKeys; k += kColumns) {
-        keys[slot][k] = k < key_dim ? next_keys[k] : 0.0f;
-        queries[slot][k] = k < key_dim ? next_queries[k] : 0.0f;
+    DeltaRow<kKeys>& to = ring[r % kAhead];
+    if (r < lane.rows) {
+      if constexpr (kPadded) {
+        for (int k = thread; k < kKeys; k += kColumns) {
+          copy_4(shared_address(&to.keys[k]), next_keys + (k < key_dim ? k : 0), k < key_dim);
+          copy_4(shared_address(&to.queries[k]), next_queries + (k < key_dim ? k : 0), k < key_dim);
+        }
+      } else {
+        for (int k = thread * 4; k < kKeys; k += kColumns * 4) {
+          copy_16(shared_address(&to.keys[k]), next_keys + k);
+          copy_16(shared_address(&to.queries[k]), next_queries + k);
+        }
       }
-      values[slot][thread] = active ? next_values[thread] : 0.0f;
+      copy_4(shared_address(&to.values[thread]), next_values, active);
+      if (thread < 2) copy_4(shared_address(thread == 0 ? &to.decay : &to.beta), next_factor, true);
       next_keys += key_columns, next_queries += key_columns, next_values += conv.stride;
-    } else {
-      if (thread == 0) barrier_expect(here[slot], (2 * kKeys + kColumns) * 4);
-      __syncwarp();
-      if (thread < 3) bulk_copy(to + static_cast<uint32_t>(slot) * bytes, from, bytes, shared_address(&here[slot]));
-      from += stride;
+      next_factor += shape.value_heads;
     }
+    asm volatile("cp.async.commit_group;" ::: "memory");
   };
-  const auto arrive = [&](int r) {
-    if constexpr (kPadded) __syncwarp();
-    else barrier_wait(here[r % kAhead], static_cast<uint32_t>(r / kAhead & 1));
-  };
-  if (!kPadded && thread == 0) {
-    for (int i = 0; i < kAhead; ++i) barrier_init(here[i], 1);
-    fence_barriers();
-  }
-  __syncwarp();
-  for (int r = 0; r < kAhead && r < lane.rows; ++r) request(r);
-
-  // Factors of 32 rows, one a thread, and of the 32 rows that come.
-  float decay_now, beta_now, decay_next, beta_next;
-  const auto load_factors = [&](int r, float& decay, float& beta) {
-    const int64_t at = (lane.first_row + min(r + thread, lane.rows - 1)) * int64_t{shape.value_heads} + head;
-    decay = scratch.decay[at];
-    beta = scratch.beta[at];
-  };
-  load_factors(0, decay_now, beta_now);
-  load_factors(32, decay_next, beta_next);
-  const auto decay_of = [&](int r, int now) {
-    return __shfl_sync(0xFFFFFFFFu, r / 32 == now / 32 ? decay_now : decay_next, r % 32);
-  };
+  for (int r = 0; r < kAhead; ++r) request(r);
 
   float state[kKeys];
   // Cells of idle threads are their block's first: loaded, never stored.
@@ -228,80 +220,81 @@ __global__ void __launch_bounds__(kColumns)
   int done = -1;       // the lane's row whose state is held; -1: the committed one
   bool begun = false;  // the state is decayed for the row that comes, and u is its product with the key
   float u = 0;
+  float *result = out.data + lane.first_row * out.stride + out_at, *delta = memory.tape.delta + out_at;
 #pragma unroll 1
   for (int r = 0; r < lane.rows; ++r) {
-    const int slot = r % kAhead;
-    const int64_t row = lane.first_row + int64_t{r};
-    if (!lane.chain && pass.rows[row].parent != done) {
-      // A sibling came between: the parent's state again, from the tape.
-      load_state();
-      begun = false;
-      const RowDesc desc = pass.rows[row];
-      const int32_t* path = pass.paths + desc.path;
+    const DeltaRow<kKeys>& now = ring[r % kAhead];
+    const DeltaRow<kKeys>& next = ring[(r + 1) % kAhead];
+    asm volatile("cp.async.wait_group %0;" ::"n"(kAhead - 2) : "memory");  // this row and the next
+    __syncwarp();
+    const bool boundary = r + 1 == lane.settled;
+    // The next row of a chain begins where this one ends: both run at once.
+    bool begins = !boundary && r + 1 < lane.rows;
+    if (!lane.chain) {
+      const RowDesc desc = pass.rows[lane.first_row + r];
+      begins = begins && pass.rows[lane.first_row + r + 1].parent == r;
+      if (desc.parent != done) {
+        // A sibling came between: the parent's state again, from the tape.
+        load_state();
+        begun = false;
+        const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
-      for (int j = lane.settled; j < desc.depth; ++j) {
-        const int64_t ancestor = path[j];
-        const float decay = memory.tape.decay[ancestor * shape.value_heads + head];
-        const float d = active ? memory.tape.delta[ancestor * tape_stride + out_at] : 0.0f;
-        const float* k = memory.tape.key + ancestor * key_columns + static_cast<int64_t>(key_head) * key_dim;
-        __syncwarp();
-        for (int i = thread; i < kKeys; i += kColumns) ancestor_key[i] = i < key_dim ? k[i] : 0.0f;
-        __syncwarp();
+        for (int j = lane.settled; j < desc.depth; ++j) {
+          const int64_t ancestor = path[j];
+          const float decay = memory.tape.decay[ancestor * shape.value_heads + head];
+          const float d = active ? memory.tape.delta[ancestor * tape_stride + out_at] : 0.0f;
+          const float* k = memory.tape.key + ancestor * key_columns + static_cast<int64_t>(key_head) * key_dim;
+          __syncwarp();
+          for (int i = thread; i < kKeys; i += kColumns) ancestor_key[i] = i < key_dim ? k[i] : 0.0f;
+          __syncwarp();
 #pragma unroll
-        for (int i = 0; i < kKeys; i += 4) {
-          const float4 four = *reinterpret_cast<const float4*>(&ancestor_key[i]);
-          state[i] = fma(four.x, d, __fmul_rn(decay, state[i]));
-          state[i + 1] = fma(four.y, d, __fmul_rn(decay, state[i + 1]));
-          state[i + 2] = fma(four.z, d, __fmul_rn(decay, state[i + 2]));
-          state[i + 3] = fma(four.w, d, __fmul_rn(decay, state[i + 3]));
+          for (int i = 0; i < kKeys; i += 4) {
+            const float4 four = *reinterpret_cast<const float4*>(&ancestor_key[i]);
+            state[i] = fma(four.x, d, __fmul_rn(decay, state[i]));
+            state[i + 1] = fma(four.y, d, __fmul_rn(decay, state[i + 1]));
+            state[i + 2] = fma(four.z, d, __fmul_rn(decay, state[i + 2]));
+            state[i + 3] = fma(four.w, d, __fmul_rn(decay, state[i + 3]));
+          }
         }
       }
     }
-    const bool boundary = r + 1 == lane.settled;
-    // The next row of a chain begins where this one ends: both run at once.
-    const bool begins = !boundary && r + 1 < lane.rows && (lane.chain || pass.rows[row + 1].parent == r);
-    const float beta = __shfl_sync(0xFFFFFFFFu, beta_now, r % 32), decay_after = decay_of(r + 1, r);
     if (!begun) {
-      arrive(r);
-      const float decay = decay_of(r, r);
       u = 0;
 #pragma unroll
       for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&keys[slot][i]);
+        const float4 k = *reinterpret_cast<const float4*>(&now.keys[i]);
         const float kk[4] = {k.x, k.y, k.z, k.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          state[i + j] = __fmul_rn(decay, state[i + j]);
+          state[i + j] = __fmul_rn(now.decay, state[i + j]);
           u = fma(kk[j], state[i + j], u);
         }
       }
     }
-    if (begins) arrive(r + 1);
-    const float d = __fmul_rn(beta, __fsub_rn(values[slot][thread], u));
+    const float d = __fmul_rn(now.beta, __fsub_rn(now.values[thread], u)), decay = next.decay;
     asm volatile("" ::: "memory");  // keys are read again, not kept
     float o = 0;
     if (begins) {
-      const float* after = keys[(r + 1) % kAhead];
       u = 0;
 #pragma unroll
       for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&keys[slot][i]),
-                     q = *reinterpret_cast<const float4*>(&queries[slot][i]),
-                     n = *reinterpret_cast<const float4*>(&after[i]);
+        const float4 k = *reinterpret_cast<const float4*>(&now.keys[i]),
+                     q = *reinterpret_cast<const float4*>(&now.queries[i]),
+                     n = *reinterpret_cast<const float4*>(&next.keys[i]);
         const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w}, nn[4] = {n.x, n.y, n.z, n.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
           const float s = fma(kk[j], d, state[i + j]);
           o = fma(qq[j], s, o);
-          state[i + j] = __fmul_rn(decay_after, s);
+          state[i + j] = __fmul_rn(decay, s);
           u = fma(nn[j], state[i + j], u);
         }
       }
     } else {
 #pragma unroll
       for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&keys[slot][i]),
-                     q = *reinterpret_cast<const float4*>(&queries[slot][i]);
+        const float4 k = *reinterpret_cast<const float4*>(&now.keys[i]),
+                     q = *reinterpret_cast<const float4*>(&now.queries[i]);
         const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
@@ -311,21 +304,16 @@ __global__ void __launch_bounds__(kColumns)
       }
     }
     begun = begins;
-    if (active) {
-      out.data[row * out.stride + out_at] = o;
-      if (r >= lane.settled) memory.tape.delta[static_cast<int64_t>(r) * tape_stride + out_at] = d;
-    }
     done = r;
+    if (active) *result = o;
+    if (active && r >= lane.settled) *delta = d;
+    result += out.stride, delta += tape_stride;
     if (boundary) {
       store_state();
       __threadfence_block();
     }
     __syncwarp();
-    if (r + kAhead < lane.rows) request(r + kAhead);
-    if (r % 32 == 31) {
-      decay_now = decay_next, beta_now = beta_next;
-      load_factors(r + 33, decay_next, beta_next);
-    }
+    request(r + kAhead);
   }
 }
 
@@ -408,9 +396,8 @@ void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, cons
   const auto launch = [&](auto kernel) {
     Launch{grid, kColumns, 0, queue}(kernel, conv, shape, pass, lanes, scratch, out);
   };
-  const bool whole = shape.value_dim % kColumns == 0 && conv.stride % 4 == 0;
-  if (whole && shape.key_dim == 128) launch(delta_kernel<128, false>);
-  else if (whole && shape.key_dim == 64) launch(delta_kernel<64, false>);
+  if (shape.key_dim == 128) launch(delta_kernel<128, false>);
+  else if (shape.key_dim == 64) launch(delta_kernel<64, false>);
   else if (shape.key_dim <= 16) launch(delta_kernel<16, true>);
   else launch(delta_kernel<128, true>);
 }

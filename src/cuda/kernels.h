@@ -143,6 +143,7 @@ struct PassDesc {
   const RowDesc* rows = nullptr;
   const int32_t* paths = nullptr;
   int lane_count = 0, row_count = 0;
+  int one_chain = 0;  // there is one lane and it has no tree
 };
 
 // ---- Attention (attention.cu)
