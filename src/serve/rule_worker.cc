@@ -14,6 +14,7 @@ RuleWorker::~RuleWorker() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
+    waited_for_ = true;
   }
   asked_.notify_one();
   thread_.join();
@@ -24,6 +25,7 @@ void RuleWorker::ask(EngineRequestId id, Submission submission) {
   {
     const std::lock_guard lock(mutex_);
     queue_.emplace_back(id, std::move(submission));
+    waited_for_ = true;
   }
   asked_.notify_one();
 }
@@ -49,12 +51,16 @@ void RuleWorker::work() {
     if (stopping_) return;
     auto [id, submission] = std::move(queue_.front());
     queue_.pop_front();
+    waited_for_ = stopping_ || !queue_.empty();
     lock.unlock();
     auto rules = maker_.make(submission);
     lock.lock();
     made_.push_back({id, std::move(submission), std::move(rules)});
     any_made_.store(true, std::memory_order_release);
     ::eventfd_write(wake_, 1);
+    lock.unlock();
+    maker_.prepare([this] { return !waited_for_; });
+    lock.lock();
   }
 }
 

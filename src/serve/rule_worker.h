@@ -1,4 +1,5 @@
-// RuleWorker: token rules made on a thread of their own, since compiling a large schema takes a while and answers under way must not wait.
+// RuleWorker: token rules made on a thread of their own, since compiling a large schema takes a while and answers under way must
+// not wait. While nothing is asked for, it computes masks that answers will need.
 #pragma once
 
 #include <atomic>
@@ -41,6 +42,7 @@ class RuleWorker {
   std::condition_variable asked_;
   std::deque<std::pair<EngineRequestId, Submission>> queue_;
   std::vector<Made> made_;
+  std::atomic<bool> waited_for_ = false;  // something is asked for, or it is the end
   std::atomic<bool> any_made_ = false;  // a look without the lock, between an engine's passes
   bool stopping_ = false;
   std::thread thread_;

@@ -116,6 +116,7 @@ struct RuleMaker::State {
   struct Kept {
     std::string key;
     std::shared_ptr<const TokenGrammar> grammar;
+    bool prepared = false;
   };
   std::list<Kept> kept;  // most recently used first
 
@@ -139,7 +140,7 @@ struct RuleMaker::State {
       }
     ASSIGN_OR_RETURN(Grammar compiled, compile(spec));
     if (!vocabulary) vocabulary = std::make_shared<const GrammarVocabulary>(GrammarVocabulary::from_tokenizer(*text.tokenizer, vocab));
-    kept.push_front({key, std::make_shared<const TokenGrammar>(std::move(compiled), vocabulary)});
+    kept.push_front({.key = key, .grammar = std::make_shared<const TokenGrammar>(std::move(compiled), vocabulary)});
     if (kept.size() > kKeptGrammars) kept.pop_back();
     return kept.front().grammar;
   }
@@ -158,6 +159,11 @@ Result<std::unique_ptr<TokenRules>> RuleMaker::make(const Submission& s) {
   MatcherOptions options{.enders = state_->text.stop_tokens, .starts_after = s.in_reasoning ? end : std::nullopt};
   if (budget && s.in_reasoning) return std::unique_ptr<TokenRules>(std::make_unique<BudgetAndGrammar>(*state_->text.tokenizer, *budget, std::move(grammar), std::move(options)));
   return std::unique_ptr<TokenRules>(std::make_unique<GrammarRules>(*state_->text.tokenizer, std::move(grammar), std::move(options)));
+}
+
+void RuleMaker::prepare(const std::function<bool()>& go_on) {
+  for (State::Kept& kept : state_->kept)
+    if (!kept.prepared && !(kept.prepared = kept.grammar->prepare(go_on))) return;
 }
 
 }  // namespace foretoken::serve

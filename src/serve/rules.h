@@ -1,6 +1,7 @@
 // RuleMaker: the token rules of a submission: a budget of thinking, and the grammar of the answer behind it.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "decode/rules.h"
@@ -17,6 +18,8 @@ class RuleMaker {
 
   // Null when the submission has no rules. kUsage, kUnsupported: a schema that cannot be followed, with the keyword's place.
   Result<std::unique_ptr<TokenRules>> make(const Submission& submission);
+  // Computes masks of the grammars made that are still missing, as long as `go_on` says so; answers find them ready.
+  void prepare(const std::function<bool()>& go_on);
 
  private:
   struct State;

@@ -109,21 +109,22 @@ void GrammarMatcher::compute_mask(SetId set, std::vector<uint64_t>& bits) {
 void GrammarMatcher::add_stack(StackId stack, std::vector<uint64_t>& bits) {
   std::shared_ptr<const LocalMask>& mask = local_[stack];
   if (!mask) mask = grammar_->local_mask(stacks_, stack);
-  for (size_t i = 0; i < mask->bits.size(); ++i) bits[i] |= mask->bits[i];
-  for (const TokenId id : mask->tokens) allow(bits, id);
-  if (mask->exits.empty()) return;
-  const std::shared_ptr<const LocalMask> held = mask;
-  for (const TokenId id : crossing(held, stacks_.set_of(stacks_.stack(stack).below))) allow(bits, id);
+  const std::shared_ptr<const RuleWalk> walk = mask->walk;
+  const std::vector<uint64_t>& own = mask->bits.empty() ? walk->bits : mask->bits;
+  for (size_t i = 0; i < own.size(); ++i) bits[i] |= own[i];
+  for (const TokenId id : walk->tokens) allow(bits, id);
+  if (walk->exits.empty()) return;
+  for (const TokenId id : crossing(walk, stacks_.set_of(stacks_.stack(stack).below))) allow(bits, id);
 }
 
-const std::vector<TokenId>& GrammarMatcher::crossing(const std::shared_ptr<const LocalMask>& mask, SetId after) {
-  Crossing& known = crossings_[mask.get()];
-  known.mask = mask;
+const std::vector<TokenId>& GrammarMatcher::crossing(const std::shared_ptr<const RuleWalk>& walk, SetId after) {
+  Crossing& known = crossings_[walk.get()];
+  known.walk = walk;
   const auto [found, fresh] = known.tokens.try_emplace(after);
   std::vector<TokenId>& tokens = found->second;
   if (!fresh) return tokens;
-  const TokenTrie& trie = *mask->trie;
-  for (const uint32_t exit : mask->exits)
+  const TokenTrie& trie = *walk->trie;
+  for (const uint32_t exit : walk->exits)
     walk_trie(stacks_, trie, exit + 1, trie.nodes[exit].skip, after, path_, [&](uint32_t i, SetId) {
       tokens.insert(tokens.end(), trie.tokens.begin() + trie.nodes[i].token_begin,
                     trie.tokens.begin() + trie.nodes[i + 1].token_begin);

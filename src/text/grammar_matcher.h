@@ -52,15 +52,15 @@ class GrammarMatcher {
     uint64_t used = 0;
     std::vector<uint64_t> bits;
   };
-  struct Crossing {  // tokens that leave a rule, by the rule's mask and what follows
-    std::shared_ptr<const LocalMask> mask;
+  struct Crossing {  // tokens that leave a rule, by the rule's walk and what follows
+    std::shared_ptr<const RuleWalk> walk;
     std::unordered_map<SetId, std::vector<TokenId>> tokens;
   };
 
   bool is_ender(TokenId token) const;
   void compute_mask(SetId set, std::vector<uint64_t>& bits);
   void add_stack(StackId stack, std::vector<uint64_t>& bits);
-  const std::vector<TokenId>& crossing(const std::shared_ptr<const LocalMask>& mask, SetId after);
+  const std::vector<TokenId>& crossing(const std::shared_ptr<const RuleWalk>& walk, SetId after);
   SetId after(SetId set, TokenId token);
   struct Choice {
     int byte = -1;       // the only one, white space beside another aside; -1: none or several
@@ -86,7 +86,7 @@ class GrammarMatcher {
   std::vector<CachedMask> masks_;
   uint64_t uses_ = 0;
   std::unordered_map<StackId, std::shared_ptr<const LocalMask>> local_;
-  std::unordered_map<const LocalMask*, Crossing> crossings_;
+  std::unordered_map<const RuleWalk*, Crossing> crossings_;
   std::vector<SetId> path_;
   std::unordered_map<uint64_t, SetId> after_;  // by set and token
 };

@@ -129,6 +129,20 @@ SetId GrammarStacks::isolated(StackId id) {
   return intern_set({intern(stack)});
 }
 
+StackId GrammarStacks::alone(uint32_t state, int32_t count) {
+  const bool nests = grammar_.rule(grammar_.state(state).rule).nests;
+  return intern({state, count, intern({.state = kNoState, .depth = 0, .open = true}), static_cast<uint16_t>(nests), false});
+}
+
+int32_t GrammarStacks::most_rounds(SetId set, RuleIndex rule) const {
+  int32_t most = 0;
+  for (const StackId id : sets_[set].stacks) {
+    const Stack& stack = stacks_[id];
+    if (stack.state != kNoState && grammar_.state(stack.state).rule == rule) most = std::max(most, stack.count);
+  }
+  return most;
+}
+
 SetId GrammarStacks::set_of(StackId below) {
   std::vector<StackId> out;
   visited_.clear();

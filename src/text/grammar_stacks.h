@@ -40,6 +40,10 @@ class GrammarStacks {
 
   // The top of `stack` alone, over an open bottom at the same depth: what can be said without knowing the rest.
   SetId isolated(StackId stack);
+  // A stack of one state over an open bottom, as if its rule had been called at the outermost level.
+  StackId alone(uint32_t state, int32_t count);
+  // The most rounds that a stack of the set has done in counted rule `rule`; 0 where none stands in it.
+  int32_t most_rounds(SetId set, RuleIndex rule) const;
   // What may follow when the rule on top of a stack over `below` has ended.
   SetId set_of(StackId below);
 

@@ -2,6 +2,7 @@
 // answers under one grammar; a GrammarMatcher is one answer's place in it. Any number of threads may use one object.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
@@ -13,19 +14,24 @@
 
 namespace foretoken {
 
-// Which tokens may come in one state of one rule, whatever called the rule.
-struct LocalMask {
+// What a walk through the vocabulary found in one state of one rule, whatever called the rule.
+struct RuleWalk {
   std::vector<uint64_t> bits;       // [mask_words], or empty:
   std::vector<TokenId> tokens;      // then the allowed tokens, when they are few
-  const TokenTrie* trie = nullptr;  // of `exits`: the vocabulary's, or
-  std::unique_ptr<const TokenTrie> own_trie;
+  const TokenTrie* trie = nullptr;  // of `exits`: the vocabulary's, or one without what needs no walk
+  std::shared_ptr<const TokenTrie> own_trie;
   std::vector<uint32_t> exits;  // nodes at which the rule may have ended: what lies below depends on the caller
+  int32_t reach = -1;           // no token takes more rounds than this; -1: the walk did not tell
   size_t memory_bytes() const {
     return sizeof *this + bits.size() * sizeof bits[0] + tokens.size() * sizeof tokens[0] +
-           exits.size() * sizeof exits[0] +
-           (own_trie ? own_trie->nodes.size() * sizeof(TokenTrie::Node) + own_trie->tokens.size() * sizeof(TokenId)
-                     : 0);
+           exits.size() * sizeof exits[0];
   }
+};
+
+// Which tokens may come in one state of one rule, whatever called the rule.
+struct LocalMask {
+  std::vector<uint64_t> bits;            // [mask_words], or empty: those of the walk
+  std::shared_ptr<const RuleWalk> walk;  // its exits, and its tokens where there are no bits
 };
 
 class TokenGrammar {
@@ -39,6 +45,10 @@ class TokenGrammar {
   // The mask of the rule on top of `stack`, found or computed; `stacks` is the caller's own.
   std::shared_ptr<const LocalMask> local_mask(GrammarStacks& stacks, StackId stack) const;
 
+  // Computes beforehand what answers will ask for, the states that are near the beginning first, until all is done,
+  // much memory is taken or `go_on` says no; then false. For a thread that has nothing better to do.
+  bool prepare(const std::function<bool()>& go_on) const;
+
  private:
   // All that a token's way through the top rule can depend on: counts and depths beyond a token's reach are one.
   struct Key {
@@ -49,15 +59,27 @@ class TokenGrammar {
   struct KeyHash {
     size_t operator()(const Key& key) const;
   };
-  static constexpr size_t kCacheBytes = 256u << 20;
+  static constexpr size_t kCacheBytes = 256u << 20, kPreparedBytes = 48u << 20;
 
+  // A token goes deeper at most once an opening bracket and once behind the last.
+  int32_t most_levels() const { return vocabulary_->most_openers() + 1 + grammar_.largest_need(); }
   Key key_of(const GrammarStacks::Stack& stack) const;
-  LocalMask compute(GrammarStacks& stacks, StackId stack, const Key& key) const;
+  Key within_reach(Key key) const;
+  LeadSet loops_of(const Grammar::State& state) const;
+  std::shared_ptr<const TokenTrie> trie_outside(const Grammar::State& state, const LeadSet& loops) const;
+  std::shared_ptr<const RuleWalk> walk(GrammarStacks& stacks, StackId stack, const Key& key) const;
+  RuleWalk compute_walk(GrammarStacks& stacks, StackId stack, const Key& key) const;
+  LocalMask compute(std::shared_ptr<const RuleWalk> walk, const Key& key) const;
+  std::vector<uint32_t> states_by_distance() const;
+  bool prepare_rounds(GrammarStacks& stacks, uint32_t state, const std::function<bool()>& go_on) const;
 
   Grammar grammar_;
   std::shared_ptr<const GrammarVocabulary> vocabulary_;
   mutable std::mutex mutex_;
   mutable std::unordered_map<Key, std::shared_ptr<const LocalMask>, KeyHash> masks_;
+  mutable std::unordered_map<Key, std::shared_ptr<const RuleWalk>, KeyHash> walks_;
+  mutable std::unordered_map<uint32_t, int32_t> reach_;                             // by state, where a walk told
+  mutable std::unordered_map<uint32_t, std::shared_ptr<const TokenTrie>> outside_;  // by set of loops
   mutable size_t cached_bytes_ = 0;
 };
 

@@ -159,6 +159,38 @@ TEST(GrammarMatcher, FastMaskEqualsTheDefinitionAndWalksSatisfyTheSchema) {
   EXPECT_GT(most, pieces().bytes.size() / 2);
 }
 
+// Masks along long counted texts are the definition's at every round, whichever round was asked for first and whether they were prepared:
+// what is shared among rounds beyond a token's reach is the same in all of them.
+TEST(GrammarMatcher, CountedRulesAreExactAtEveryRound) {
+  const std::pair<const char*, std::string> cases[] = {
+      {R"({"type":"string","minLength":25,"maxLength":44})", "\"" + std::string(44, 'a')},
+      {R"({"type":"string","minLength":40})", "\"" + std::string(60, '1')},
+      {R"({"type":"array","items":{"type":"array","items":{"type":"integer"},"maxItems":20},"minItems":14,"maxItems":31})",
+       "[[1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1],[],[1],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[],[]]"},
+      {R"({"type":"array","items":{"enum":["a","b"]},"minItems":12,"maxItems":24})",
+       R"(["a","b","a","b","a","b","a","b","a","b","a","b","a","b","a","b","a","b","a","b","a","b","a","b")"}};
+  for (const auto& [schema, text] : cases) {
+    SCOPED_TRACE(schema);
+    const Grammar grammar = *json_schema_grammar(OrderedJson::parse(schema));
+    std::vector<std::vector<TokenId>> expected;
+    for (size_t at = 0; at <= text.size(); ++at) expected.push_back(slow_mask(grammar, text.substr(0, at)));
+    const auto expect_at = [&](const std::shared_ptr<const TokenGrammar>& shared, size_t at) {
+      GrammarMatcher matcher(shared, {.enders = {kEnd}});
+      for (const char c : text.substr(0, at)) matcher.advance(static_cast<TokenId>(1 + static_cast<uint8_t>(c)));
+      ASSERT_EQ(allowed(matcher.mask()), expected[at]) << text.substr(0, at);
+    };
+    const auto forwards = with_tokens(grammar), backwards = with_tokens(grammar), prepared = with_tokens(grammar);
+    EXPECT_TRUE(prepared->prepare([] { return true; }));
+    EXPECT_FALSE(with_tokens(grammar)->prepare([left = 2]() mutable { return left-- > 0; }));
+    for (size_t at = 0; at <= text.size(); ++at) {
+      expect_at(forwards, at);
+      expect_at(backwards, text.size() - at);
+      expect_at(prepared, at);
+    }
+    EXPECT_NE(expected[text.size() / 2], expected[text.size() - 2]);
+  }
+}
+
 TEST(GrammarMatcher, AllowsIsTheBitOfTheMask) {
   std::mt19937 random(11);
   for (const SchemaCase& c : schema_cases()) {
