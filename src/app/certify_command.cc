@@ -18,7 +18,7 @@ namespace {
 
 struct CertifyCommandOptions {
   CommonOptions common;
-  std::string out, speculate = "copy,mtp,dflash";
+  std::string out, speculate = "copy,mtp,dflash,grammar";
   int tokens = 160;
   bool quick = false, fail_fast = false;
   std::vector<std::string> parts;
@@ -183,7 +183,7 @@ Command add_certify(CLI::App& program) {
   app->add_option("--out", o->out, "Write the certificate (JSON) to a file");
   app->add_option("--tokens", o->tokens, "Tokens of each answer")->check(CLI::Range(16, 4096))->capture_default_str();
   app->add_flag("--quick", o->quick, "End each cell as soon as it has drafted and rejected enough for a verdict");
-  app->add_option("--speculate", o->speculate, "Certify these routes: a comma list of copy, mtp, dflash")->capture_default_str();
+  app->add_option("--speculate", o->speculate, "Certify these routes: a comma list of copy, mtp, dflash, grammar")->capture_default_str();
   app->add_option("--parts", o->parts, "Run these parts alone: rows, chunks, ids, forced, lanes, preemption, restore")->delimiter(',');
   app->add_flag("--fail-fast", o->fail_fast, "Stop at the first cell that fails");
   return {app, [o] {

@@ -55,7 +55,7 @@ class Certifier {
     SpeculationCounters counters;
   };
   // One answer of `tokens` tokens on a lane of its own; end tokens do not end it, so that every cell has its length.
-  Result<Outcome> answer(const Tokens& prompt, const SamplingParams& sampling, int64_t tokens, Speculation speculation, States states = States::kEnds);
+  Result<Outcome> answer(const Tokens& prompt, const SamplingParams& sampling, int64_t tokens, Speculation speculation, States states = States::kEnds, TokenRules* rules = nullptr);
   // The same without speculation; known once computed. Valid as long as the certifier.
   Result<const PlainAnswer*> plain(const Tokens& prompt, const SamplingParams& sampling, int64_t tokens, States states = States::kEnds);
 
@@ -91,6 +91,7 @@ void fail(CertifyCell& cell, std::string detail);
 Status certify_rows(Certifier& c);
 Status certify_chunks(Certifier& c);
 Status certify_ids(Certifier& c);
+Status certify_grammar(Certifier& c);  // of the ids
 Status certify_forced(Certifier& c);
 Status certify_lanes(Certifier& c);
 Status certify_preemption(Certifier& c);

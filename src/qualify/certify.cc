@@ -18,9 +18,9 @@ std::vector<Route> Certifier::routes() const {
   return offered;
 }
 
-Result<Certifier::Outcome> Certifier::answer(const Tokens& prompt, const SamplingParams& sampling, int64_t tokens, Speculation speculation, States states) {
+Result<Certifier::Outcome> Certifier::answer(const Tokens& prompt, const SamplingParams& sampling, int64_t tokens, Speculation speculation, States states, TokenRules* rules) {
   auto lane = target().make_lane();
-  Generation generation(target(), *lane, {.sampling = sampling, .max_tokens = tokens}, clock_, std::move(speculation));
+  Generation generation(target(), *lane, {.sampling = sampling, .max_tokens = tokens, .rules = rules}, clock_, std::move(speculation));
   TRY(generation.start(prompt));
   Outcome o;
   o.answer.states[lane->length()] = lane->hash();

@@ -120,7 +120,7 @@ Status certify_ids(Certifier& c) {
     for (const VerifyMode mode : {VerifyMode::kChain, VerifyMode::kLive, VerifyMode::kTree})
       for (const float temperature : {0.0f, 0.7f, 1.0f}) TRY(route_cell(c, {route}, mode, temperature));
   for (const float temperature : {0.0f, 1.0f}) TRY(route_cell(c, {}, VerifyMode::kAuto, temperature));
-  return {};
+  return certify_grammar(c);
 }
 
 // Drafters that are right, wrong, random, right up to every offset, and right in the second branch.
