@@ -2,13 +2,13 @@
 // must be JSON, satisfy its schema by ajv's judgement, and have the ids of plain constrained decoding; greedy and sampled, with and without
 // thinking, as the arguments of calls, at 1, 8 and 32 lanes. Then the speed of decoding with a schema beside the one without.
 // Usage: tools/e2e.sh BUILD schema.test.mjs once (it installs the packages), then node tools/schema_suite.mjs [BUILD] [--only suite|speed] [--every N] [--threads N]
-// [--rounds N] [--plan "--speculate dflash,grammar --width 7"] (of the speed; without it what a user gets, auto).
+// [--rounds N] [--plan "--speculate dflash,grammar --width 7"] [--temperature 0] (of the speed; without a plan what a user gets, auto).
 import path from 'node:path';
 import { fileURLToPath, pathToFileURL } from 'node:url';
 import { parseArgs } from 'node:util';
 
 const root = path.join(path.dirname(fileURLToPath(import.meta.url)), '..');
-const { values, positionals } = parseArgs({ allowPositionals: true, options: { only: { type: 'string' }, every: { type: 'string', default: '1' }, rounds: { type: 'string', default: '7' }, threads: { type: 'string' }, plan: { type: 'string' } } });
+const { values, positionals } = parseArgs({ allowPositionals: true, options: { only: { type: 'string' }, every: { type: 'string', default: '1' }, rounds: { type: 'string', default: '7' }, threads: { type: 'string' }, plan: { type: 'string' }, temperature: { type: 'string', default: '0,1' } } });
 const build = path.resolve(positionals[0] ?? path.join(root, 'build'));
 process.env.FORETOKEN ??= path.join(build, 'foretoken');
 process.env.FORETOKEN_ROOT ??= root;
@@ -40,7 +40,7 @@ if (values.only !== 'speed') {
 }
 if (values.only !== 'suite') {
   const server = await Server.start(['--lanes', '1', ...(values.plan ? values.plan.split(' ') : []), ...more]);
-  for (const line of await speed(server, Number(values.rounds))) console.log(line);
+  for (const line of await speed(server, Number(values.rounds), values.temperature.split(',').map(Number))) console.log(line);
   await server.stop();
 }
 process.exit(failed ? 1 : 0);

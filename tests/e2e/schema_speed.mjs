@@ -83,10 +83,10 @@ class Measurement {
   }
 }
 
-export async function speed(server, rounds) {
+export async function speed(server, rounds, temperatures = [0, 1]) {
   const { pid } = (await server.get('/status')).json.engine_process;
   const lines = [];
-  for (const temperature of [0, 1]) {
+  for (const temperature of temperatures) {
     const m = new Measurement(server, pid, temperature);
     const kinds = { asked: [], foreign: [], all: [] };
     const add = async (kind, name, ...rest) => {
