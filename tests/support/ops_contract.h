@@ -134,11 +134,11 @@ inline void expect_attention(const std::vector<Tested>& backends) {
                                  {{7, 1, 48, 1e-6f}, {40}, {3}},
                                  {{6, 2, 128, 1e-6f}, {100}, {1, 4, 16}},
                                  {{8, 2, 256, 1e-6f}, {0, 530}, {1, 8}},
-                                 {{6, 1, 256, 1e-6f}, {0, 479, 1030}, {37}, true},
-                                 {{8, 1, 64, 1e-6f}, {0, 500}, {66}, true},
+                                 {{6, 1, 256, 1e-6f}, {0, 479}, {37}, true},
+                                 {{8, 1, 64, 1e-6f}, {500}, {66}, true},
                                  {{12, 3, 128, 1e-6f}, {30}, {37}, true},
                                  {{7, 1, 96, 1e-6f}, {470}, {60}, true},
-                                 {{4, 2, 32, 1e-6f}, {0, 512}, {300}, true}};
+                                 {{4, 2, 32, 1e-6f}, {490}, {100}, true}};
   for (const AttentionCase& test : cases) {
     for (KvFormat format : {KvFormat::kF32, KvFormat::kBF16, KvFormat::kInt8}) {
       const KvLayout layout{2, test.shape.kv_heads, test.shape.head_dim, format};
