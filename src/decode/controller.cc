@@ -338,14 +338,14 @@ DraftPlan Controller::plan(const CycleLimits& limits, const FreeDraft& free) {
   const double plain = added_seconds(1, limits), share = plain_share(limits);
   if (!memory_.verify_known(lanes, limits.context, lanes) || share <= 0) return {};  // nothing can be compared before one plain pass was timed
   open_credit(share);
-  // A copy that runs on sets the pace itself: rows past its best width cost more than they bring, however slow other plans are.
+  // A copy or a run of the grammar sets the pace itself: rows past its best width cost more than they bring, however slow other plans are.
   const float truth = std::min(kMostTruth, routes_[static_cast<size_t>(free.route)].truth());
-  double copy_rate = 0;
+  double free_rate = 0;
   for (int n = 1; n < static_cast<int>(free.value.size()) && n <= planned_nodes_; ++n)
-    copy_rate = std::max(copy_rate, (limits.others.tokens + 1 + free.value[static_cast<size_t>(n)] * truth) /
+    free_rate = std::max(free_rate, (limits.others.tokens + 1 + free.value[static_cast<size_t>(n)] * truth) /
                                         memory_.verify_seconds(limits.others.rows + 1 + n, limits.context, lanes));
-  if (recent_seconds_ > 0) copy_rate = std::min(copy_rate, recent_tokens_ / recent_seconds_);
-  const double rate = rate_ = std::max(rate_here(limits), copy_rate);
+  if (recent_seconds_ > 0) free_rate = std::min(free_rate, recent_tokens_ / recent_seconds_);
+  const double rate = rate_ = std::max(rate_here(limits), free_rate);
   CycleLimits within = limits;
   within.nodes = planned_nodes_;
   if (cycle_ - last_plain_ >= kPlainAge) return {};

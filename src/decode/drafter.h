@@ -42,7 +42,7 @@ struct DraftRequest {
   const SamplingParams* sampling = nullptr;
   const TokenCounts* counts = nullptr;         // of prompt and answer so far; for penalties
   const Calibration* calibration = nullptr;    // what the drafter's own estimates were worth; may be null
-  TokenRules* rules = nullptr;                 // at the anchor's successor, and again when the draft is made; may be null
+  TokenRules* rules = nullptr;                 // at the first guess, before the call and behind it; may be null
   bool foresee = false;                        // what the rules foresee along a branch is taken into it
 };
 

@@ -271,12 +271,8 @@ void Speculator::read_model_draft() {
 
 const Proposal& Speculator::complete(const OtherLanes& others) {
   limits_.others = others;
-  if (plan_.free) {
-    // What the grammar knows leads, so that it is the grammar that is counted for it.
-    const bool leads = run_ > 0;
-    drafts_.insert(leads ? drafts_.begin() : drafts_.end(), free_.begin(), free_.begin() + leads);
-    drafts_.insert(drafts_.end(), free_.begin() + leads, free_.end());
-  }
+  // A model's draft comes first: it holds the grammar's run already, or what it is surer of.
+  if (plan_.free) drafts_.insert(drafts_.end(), free_.begin(), free_.end());
   proposal_ = merge(drafts_, merge_limits(limits_));
   const int kept = controller_.cut(proposal_, limits_);
   count(proposal_, kept);
