@@ -150,7 +150,11 @@ class Comparison {
   void compare_tokens(const BenchPrompt& prompt, size_t index, const std::string& arm,
                       const std::vector<TokenId>& theirs) {
     if (index >= known_.size() || known_[index].empty() || !compared_.insert({index, arm}).second) return;
-    const std::vector<TokenId>& mine = known_[index];
+    // Ours goes on behind the end of the text, theirs has been told to write something else there.
+    const std::vector<TokenId>& stops = model_.config().stop_tokens;
+    std::span<const TokenId> mine = known_[index];
+    mine = mine.first(
+        static_cast<size_t>(std::find_first_of(mine.begin(), mine.end(), stops.begin(), stops.end()) - mine.begin()));
     const size_t common = std::min(mine.size(), theirs.size());
     const size_t at = static_cast<size_t>(
         std::mismatch(mine.begin(), mine.begin() + static_cast<std::ptrdiff_t>(common), theirs.begin()).first -
@@ -165,7 +169,7 @@ class Comparison {
     if (at < common) {
       row["at"] = at;
       if (theirs[at] >= 0 && theirs[at] < model_.config().vocab)
-        row["margin"] = margin(prompt.ids, std::span(mine).first(at), mine[at], theirs[at]);
+        row["margin"] = margin(prompt.ids, mine.first(at), mine[at], theirs[at]);
     }
     measurement_.add(std::move(row));
   }

@@ -117,11 +117,7 @@ std::vector<const Json*> counted_rows(const Evidence& evidence, const char* row_
 
 void add_verdict(Summary& summary, CellVerdict verdict) {
   const TrialResult& r = verdict.result;
-  if (!r.wide_blocks.empty())
-    summary.notes.push_back(fmt::format(
-        "{}, {} against {}: rounds of one arm disagree by more than 5 % in blocks {} of {}; they count all the same.",
-        verdict.cell, verdict.arm, verdict.against, fmt::join(r.wide_blocks, ", "), r.blocks));
-  if (r.verdict == TrialVerdict::kInconclusive)
+  if (r.verdict == TrialVerdict::kInconclusive && r.spread <= TrialRule{}.most_spread)  // the spread has its column
     summary.notes.push_back(
         fmt::format("{}, {} against {} is inconclusive: {}.", verdict.cell, verdict.arm, verdict.against, r.reason));
   summary.verdicts.push_back(std::move(verdict));

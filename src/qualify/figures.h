@@ -41,9 +41,10 @@ class Rounds {
 
 // Counted rows alone; a note says how many warm-up rows were set aside.
 std::vector<const Json*> counted_rows(const Evidence& evidence, const char* row_kind, Summary& summary);
-// Names the verdict's undecided and disturbed blocks in the notes, and keeps it.
+// Keeps the verdict; a note says why it is undecided where its figures do not.
 void add_verdict(Summary& summary, CellVerdict verdict);
-// The outcome of a measurement whose equal answers were compared: different, or inconclusive when a verdict that `decides` is.
+// The outcome of a measurement whose equal answers were compared: different, or inconclusive when a verdict that
+// `decides` is.
 template <class Decides>
 void conclude(Summary& summary, Decides decides) {
   if (summary.different > 0) summary.outcome = Outcome::kDifferent;

@@ -10,9 +10,15 @@
 namespace foretoken {
 namespace {
 
+constexpr double kNearTie = 0.5;  // logits: a choice that other sums or other roundings may turn
+
 struct Agreement {
   double prompts = 0, equal = 0;
   std::vector<double> margins;  // between the two tokens where answers part
+
+  double near_ties() const {
+    return static_cast<double>(std::count_if(margins.begin(), margins.end(), [](double m) { return m < kNearTie; }));
+  }
 };
 
 struct Counts {
@@ -91,16 +97,18 @@ Summary summarize_compare(const Evidence& evidence) {
     line.push_back(other > 0 ? published(mine / other) : OrderedJson(nullptr));
     table.rows.push_back(std::move(line));
   }
-  Table agreement{
-      .title = "Agreement with our tokens, and drafts",
-      .header = {"arm", "prompts", "same answer", "margin where they part (median)", "largest", "drafted", "accepted"}};
+  Table agreement{.title = "Agreement with our tokens, and drafts",
+                  .header = {"arm", "prompts", "same answer", "part at a near tie", "margin where they part (median)",
+                             "largest", "drafted", "accepted"}};
   agreement.note =
-      "Margins are between the two tokens' logits in our model; 0 is a tie. Servers that do not report tokens are not "
-      "compared.";
+      "Margins are between the two tokens' logits in our model: 0 is a tie, below 0.5 a near one. Answers are compared "
+      "up "
+      "to our end of text, which other servers are told to skip. Servers that do not report tokens are not compared.";
   for (const std::string& arm : arms) {
     const Agreement& a = agreements[arm];
     agreement.rows.push_back({arm, a.prompts > 0 ? counted(a.prompts) : OrderedJson(nullptr),
                               a.prompts > 0 ? counted(a.equal) : OrderedJson(nullptr),
+                              a.margins.empty() ? OrderedJson(nullptr) : counted(a.near_ties()),
                               a.margins.empty() ? OrderedJson(nullptr) : published(median(a.margins)),
                               a.margins.empty() ? OrderedJson(nullptr) : published(quantile(a.margins, 1)),
                               counted(counts[arm].drafted), counted(counts[arm].accepted)});

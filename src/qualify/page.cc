@@ -81,18 +81,19 @@ std::string verdicts(const std::vector<CellVerdict>& all) {
   std::string out =
       "<h2>Verdicts</h2><div class='card "
       "v'><table><tr><th>cell</th><th>arm</th><th>against</th><th>change</th><th>bound</th><th>spread</th><th>99 % "
-      "interval</th><th>verdict</th></tr>";
+      "interval</th><th>disturbed blocks</th><th>verdict</th></tr>";
   for (const CellVerdict& v : whole_first(all))
     out += fmt::format(
         "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:+.1f} %</td><td>{:.1f} %</td><td>{:.1f} %</td><td>{:+.1f} to "
-        "{:+.1f} %</td><td><span class='chip {}'>{}</span></td></tr>",
+        "{:+.1f} %</td><td>{}</td><td><span class='chip {}'>{}</span></td></tr>",
         escaped(v.cell), escaped(v.arm), escaped(v.against), 100 * v.result.change, 100 * v.result.bound,
-        100 * v.result.spread, 100 * v.result.interval.low, 100 * v.result.interval.high, mark(v.result.verdict),
-        verdict_word(v.result.verdict));
+        100 * v.result.spread, 100 * v.result.interval.low, 100 * v.result.interval.high, disturbed_blocks(v.result),
+        mark(v.result.verdict), verdict_word(v.result.verdict));
   return out +
          "</table></div><p class=note>Positive is better. A change counts only beyond its bound: two percent, or twice "
          "what rounds of one arm disagree by. "
-         "A spread above five percent decides nothing.</p>\n";
+         "A spread above five percent decides nothing. Disturbed blocks, whose rounds of one arm disagree by more than "
+         "that, count all the same.</p>\n";
 }
 
 // What was found over everything, at a glance; of few verdicts, all of them.

@@ -38,6 +38,7 @@ OrderedJson verdict_json(const CellVerdict& v) {
   j["interval_percent"] =
       OrderedJson::array({published(100 * v.result.interval.low), published(100 * v.result.interval.high)});
   j["blocks"] = v.result.blocks;
+  j["disturbed_blocks"] = v.result.wide_blocks;
   j["wide_blocks"] = v.result.wide_blocks;
   j["reason"] = v.result.reason;
   return j;
@@ -63,16 +64,22 @@ std::string markdown_table(const Table& table) {
 
 std::string verdict_markdown(const std::vector<CellVerdict>& verdicts) {
   std::string text =
-      "**Verdicts** (positive is better)\n\n| cell | arm | against | change | bound | spread | 99 % interval | verdict "
-      "|\n|---|---|---|---:|---:|---:|---|---|\n";
+      "**Verdicts** (positive is better; disturbed blocks count all the same)\n\n| cell | arm | against | change | "
+      "bound "
+      "| spread | 99 % interval | verdict | disturbed blocks |\n|---|---|---|---:|---:|---:|---|---|---|\n";
   for (const CellVerdict& v : verdicts)
-    text += fmt::format("| {} | {} | {} | {:+.1f} % | {:.1f} % | {:.1f} % | {:+.1f} % to {:+.1f} % | {} |\n", v.cell,
-                        v.arm, v.against, 100 * v.result.change, 100 * v.result.bound, 100 * v.result.spread,
-                        100 * v.result.interval.low, 100 * v.result.interval.high, verdict_word(v.result.verdict));
+    text += fmt::format("| {} | {} | {} | {:+.1f} % | {:.1f} % | {:.1f} % | {:+.1f} % to {:+.1f} % | {} | {} |\n",
+                        v.cell, v.arm, v.against, 100 * v.result.change, 100 * v.result.bound, 100 * v.result.spread,
+                        100 * v.result.interval.low, 100 * v.result.interval.high, verdict_word(v.result.verdict),
+                        disturbed_blocks(v.result));
   return text + "\n";
 }
 
 }  // namespace
+
+std::string disturbed_blocks(const TrialResult& r) {
+  return r.wide_blocks.empty() ? "-" : fmt::format("{} of {}", fmt::join(r.wide_blocks, ", "), r.blocks);
+}
 
 int exit_status(Outcome outcome) {
   switch (outcome) {

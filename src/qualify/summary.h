@@ -65,6 +65,8 @@ int exit_status(Outcome outcome);
 OrderedJson published(double value);
 OrderedJson counted(double value);           // of things that are counted: whole
 std::string shown(const OrderedJson& cell);  // of a table, for people
+// Blocks whose rounds of one arm disagree by more than 5 %, such as "0, 3 of 4"; "-": none.
+std::string disturbed_blocks(const TrialResult& result);
 
 // ---- Of one kind each; they may throw Json::exception and BadRows (figures.h), which summarize() turns into its
 // error.

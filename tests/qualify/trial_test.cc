@@ -67,7 +67,20 @@ TEST(TrialRule, LowerFiguresMayBeTheBetterOnes) {
   EXPECT_EQ(judge(repeated({{103, 103}, {100, 100}}, 4), Better::kLower).verdict, TrialVerdict::kGain);
 }
 
-// One block is Splash's rule word for word: the two same-arm rounds' disagreement, and twice of it.
+// Rounds that jump about their median by turns: the medians of first and second rounds agree, and yet nothing here is
+// known to a percent.
+TEST(TrialRule, JitterWithinBlocksCountsByTheRootOfTheirNumber) {
+  std::vector<TrialBlock> blocks;
+  for (int i = 0; i < 4; ++i)
+    blocks.push_back(i % 2 == 0 ? TrialBlock{{98, 102}, {103, 103}} : TrialBlock{{102, 98}, {103, 103}});
+  const TrialResult r = judge(blocks);
+  EXPECT_NEAR(r.spread, 0.04 / 2, 1e-12);
+  EXPECT_NEAR(r.bound, 0.04, 1e-12);
+  EXPECT_NEAR(r.change, 0.03, 0.001);
+  EXPECT_EQ(r.verdict, TrialVerdict::kNoDifference);
+}
+
+// One block is the rule in its simplest form: the two same-arm rounds' disagreement, and twice of it.
 TEST(TrialRule, OneBlockSpreadIsTheDisagreementOfItsRounds) {
   const TrialResult r = judge(repeated({{100, 102}, {90, 90}}, 1));
   EXPECT_NEAR(r.spread, 2 / 101.0, 1e-12);
@@ -131,7 +144,8 @@ TEST(TrialRule, APlantedSlowdownIsFoundAndTheSameProgramTwiceIsNeverAGain) {
   EXPECT_EQ(same[TrialVerdict::kLoss], 0);
   EXPECT_GE(slower[TrialVerdict::kLoss], 190);
   EXPECT_EQ(slower[TrialVerdict::kGain], 0);
-  EXPECT_GE(faster[TrialVerdict::kGain], 170);  // this rule's power at 4 % (181 here), not a promise to users: it errs towards no claim
+  EXPECT_GE(faster[TrialVerdict::kGain],
+            170);  // this rule's power at 4 % (181 here), not a promise to users: it errs towards no claim
   EXPECT_EQ(faster[TrialVerdict::kLoss], 0);
 }
 
