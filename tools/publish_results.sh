@@ -38,5 +38,5 @@ for model in "$@"; do
   name=$(basename "${model%.gguf}")
   publish "rows-$name" rows --model "$model" --blocks 2
   publish "speed-$name" speed --model "$model" --cohort bench/cohort_random.json --tokens 16 --arms auto
-  [[ -z "$llama" ]] || publish "compare-$name" compare --model "$model" --cohort bench/cohort_random.json --tokens 16 --modes none,ngram-simple --blocks 2 --llama "$llama"
+  [[ -z "$llama" ]] || publish "compare-$name" compare --model "$model" --cohort bench/cohort_random.json --classes "random letters,random digits" --tokens 8 --modes none,ngram-simple --llama "$llama"
 done

@@ -94,8 +94,9 @@ Result<PeerAnswer> Peer::ask_llama(std::span<const TokenId> prompt, int64_t toke
   ASSIGN_OR_RETURN(const HttpAnswer got, http(url_, {.path = "/completion", .body = body.dump()}));
   if (got.status != 200) return Error{ErrorCode::kIo, fmt::format("status {}", got.status)};
   ASSIGN_OR_RETURN(const Json json, parse_json(got.body, "its answer"));
+  // Its clock starts when the first token is there, which it counts all the same.
   PeerAnswer answer{.decode_us = 1000 * number_at(json, "/timings/predicted_ms"),
-                    .timed_tokens = number_at(json, "/timings/predicted_n"),
+                    .timed_tokens = number_at(json, "/timings/predicted_n") - 1,
                     .tokens = ids_at(json, "/tokens"),
                     .drafted = number_at(json, "/timings/draft_n"),
                     .accepted = number_at(json, "/timings/draft_n_accepted")};
