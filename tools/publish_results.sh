@@ -33,10 +33,10 @@ publish speed-holdout speed --cohort holdout --arms "auto,mtp chain 3,dflash liv
 publish rows-demo rows --model "$embedded"
 publish conversation-demo conversation
 publish variate-demo variate
-[[ -z "$llama" ]] || publish compare-demo compare --model "$embedded" --peer-drafter "$drafter" --tokens 48 --llama "$llama"
+[[ -z "$llama" ]] || publish compare-demo compare --model "$embedded" --peer-drafter "$drafter" --tokens 32 --llama "$llama"
 for model in "$@"; do
   name=$(basename "${model%.gguf}")
   publish "rows-$name" rows --model "$model" --blocks 2
   publish "speed-$name" speed --model "$model" --cohort bench/cohort_random.json --tokens 16 --arms auto
-  [[ -z "$llama" ]] || publish "compare-$name" compare --model "$model" --cohort bench/cohort_random.json --classes "random letters,random digits" --tokens 8 --modes none,ngram-simple --llama "$llama"
+  [[ -z "$llama" ]] || publish "compare-$name" compare --model "$model" --cohort bench/cohort_random.json --classes "random digits" --tokens 16 --modes none,ngram-simple --llama "$llama"
 done
