@@ -33,7 +33,7 @@ publish speed-holdout speed --cohort holdout --arms "auto,mtp chain 3,dflash liv
 publish rows-demo rows --model "$embedded"
 publish conversation-demo conversation
 publish variate-demo variate
-[[ -z "$llama" ]] || publish compare-demo compare --model "$embedded" --peer-drafter "$drafter" --tokens 32 --llama "$llama"
+[[ -z "$llama" ]] || publish compare-demo compare --model "$embedded" --peer-drafter "$drafter" --tokens 48 --llama "$llama"
 for model in "$@"; do
   name=$(basename "${model%.gguf}")
   publish "rows-$name" rows --model "$model" --blocks 2
