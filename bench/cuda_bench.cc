@@ -24,7 +24,7 @@ double median(std::vector<double> values) {
 
 struct Options {
   std::string shape = "27b", kv = "bf16";
-  std::vector<int> rows = {1, 2, 4, 8, 16, 32};
+  std::vector<int> rows = {1, 2, 4, 8, 16, 32}, lanes;
   int layers = 0, prefill = 512, prefix = 1024, rounds = 15;
   double read_limit = 4.45;  // TB/s of a streaming read on an H200, measured
   bool products = false, no_graphs = false;
@@ -213,23 +213,32 @@ int run(const Options& o) {
 
   const KvFormat kv = o.kv == "int8" ? KvFormat::kInt8 : o.kv == "f32" ? KvFormat::kF32 : KvFormat::kBF16;
   TargetModel target(config, weights, backend, {.max_rows = std::max(o.prefill, 72), .tape_rows = 72, .kv_format = kv});
-  const auto lane = target.make_lane();
-  const auto pass = [&](int rows, int settled, bool commit) {
+  // One pass of so many rows of every lane, of which the first `settled` need no verifying.
+  const auto pass_of = [&](std::span<const std::unique_ptr<LaneState>> states, int rows, int settled, bool commit) {
     std::vector<RowInput> inputs;
-    std::vector<int> wanted, path;
-    for (int i = 0; i < rows; ++i) {
-      const int32_t position = static_cast<int32_t>(lane->length()) + i;
-      inputs.push_back({.token = (i * 37) % 1024, .position = {position, position, position}});
-      path.push_back(i);
-      if (settled < rows || i + 1 == rows) wanted.push_back(i);
+    std::vector<LaneRows> lane_rows;
+    std::vector<LaneState*> lanes;
+    std::vector<int> wanted, path(static_cast<size_t>(rows));
+    std::iota(path.begin(), path.end(), 0);
+    for (const std::unique_ptr<LaneState>& lane : states) {
+      lane_rows.push_back({static_cast<int>(inputs.size()), rows, lane->length(), settled, {}});
+      lanes.push_back(lane.get());
+      for (int i = 0; i < rows; ++i) {
+        const int32_t position = static_cast<int32_t>(lane->length()) + i;
+        if (settled < rows || i + 1 == rows) wanted.push_back(static_cast<int>(inputs.size()));
+        inputs.push_back({.token = (i * 37) % 1024, .position = {position, position, position}});
+      }
     }
-    const LaneRows lane_rows{0, rows, lane->length(), settled, {}};
-    LaneState* lanes[] = {lane.get()};
     const double begin = seconds();
-    target.forward({inputs, {&lane_rows, 1}, wanted}, lanes);
-    if (commit) target.commit(*lane, path);
+    target.forward({inputs, lane_rows, wanted}, lanes);
+    if (commit)
+      for (LaneState* lane : lanes) target.commit(*lane, path);
     return seconds() - begin;
   };
+  std::vector<std::unique_ptr<LaneState>> first_lane;
+  first_lane.push_back(target.make_lane());
+  const LaneState* const lane = first_lane[0].get();
+  const auto pass = [&](int rows, int settled, bool commit) { return pass_of(first_lane, rows, settled, commit); };
   pass(std::min(o.prefill, 64), std::min(o.prefill, 64), true);
   std::vector<double> prefill;
   while (lane->length() + o.prefill <= o.prefix || prefill.empty()) prefill.push_back(pass(o.prefill, o.prefill, true));
@@ -245,6 +254,24 @@ int run(const Options& o) {
     fmt::print("{:3} rows: {:7.3f} ms ({:.2f}x one row), {:.2f} TB/s of weights, {:.0f} % of the read limit, plain {:.1f} tokens/s\n", rows,
                t * 1e3, one > 0 ? t / one : 0, bytes / t / 1e12, bytes / t / 1e10 / o.read_limit, rows == 1 ? 1 / t : rows / t);
   }
+  for (const int count : o.lanes) {
+    std::vector<std::unique_ptr<LaneState>> states;
+    for (int i = 0; i < count; ++i) {
+      states.push_back(target.make_lane());
+      pass_of(std::span(states).last(1), 64, 64, true);
+    }
+    std::string line = fmt::format("{:3} lanes:", count);
+    for (const int rows : {1, 4}) {
+      if (count * rows > 72) continue;
+      std::vector<double> times;
+      for (int i = 0; i < 3; ++i) pass_of(states, rows, 1, true);
+      for (int i = 0; i < o.rounds; ++i) times.push_back(pass_of(states, rows, 1, true));
+      const double t = median(times);
+      line += fmt::format("  {} row{} a lane {:7.3f} ms", rows, rows == 1 ? "" : "s", t * 1e3);
+      if (rows == 1) line += fmt::format(", {:.0f} tokens/s together", count / t);
+    }
+    fmt::print("{}\n", line);
+  }
   return 0;
 }
 
@@ -257,6 +284,7 @@ int main(int argc, char** argv) {
   app.add_option("--shape", o.shape, "27b or a3b")->check(CLI::IsMember({"27b", "a3b"}))->capture_default_str();
   app.add_option("--layers", o.layers, "Layers (0: all)")->capture_default_str();
   app.add_option("--rows", o.rows, "Rows of a verify pass")->delimiter(',')->capture_default_str();
+  app.add_option("--lanes", o.lanes, "Lanes that decode together, of 64 tokens each")->delimiter(',');
   app.add_option("--prefill", o.prefill, "Rows of a prompt pass")->capture_default_str();
   app.add_option("--prefix", o.prefix, "Committed tokens before the timed passes")->capture_default_str();
   app.add_option("--rounds", o.rounds, "Timed passes of each kind")->capture_default_str();

@@ -51,30 +51,31 @@ FORETOKEN_DEVICE void four(const float* from, float (&to)[4]) {
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
+constexpr int core_threads(int dim) { return 3 * dim; }
+
+// Threads are three groups of kDim: of the queries', the keys' and the values' channels, then of rows. The rule is the
+// first group's.
 template <int kDim>
-__global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
+__global__ void __launch_bounds__(core_threads(kDim))
+    core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   extern __shared__ __align__(128) uint8_t shared[];
   Memory<kDim>& m = *reinterpret_cast<Memory<kDim>*>(shared);
-  constexpr int kWarps = kDim / 32;
-  const int c = threadIdx.x, warp = c >> 5, lane_id = c & 31;
+  constexpr int kWarps = core_threads(kDim) / 32;
+  const int thread = threadIdx.x, group = thread / kDim, c = thread % kDim, warp = thread >> 5, lane_id = thread & 31;
   const int head = blockIdx.x, key_head = shape.key_head_of(head), heads = shape.value_heads;
   const int key_columns = shape.key_heads * kDim, channels = shape.channels();
   const int sharing = heads / shape.key_heads;                                         // value heads of a key head
   const bool owns_key = shape.grouped ? head % sharing == 0 : head < shape.key_heads;  // writes what they share
-  const int channel[3] = {key_head * kDim + c, key_columns + key_head * kDim + c, 2 * key_columns + head * kDim + c};
-  float weight[3][kTaps];
+  const int channel = group == 2 ? 2 * key_columns + head * kDim + c : group * key_columns + key_head * kDim + c;
+  float weight[kTaps];
 #pragma unroll
-  for (int k = 0; k < 3; ++k)
-#pragma unroll
-    for (int j = 0; j < kTaps; ++j) weight[k][j] = core.weight[static_cast<int64_t>(channel[k]) * kTaps + j];
-  const float norm_weight = core.norm[c], decay_rate = core.decay_rate[head], dt_bias = core.dt_bias[head];
+  for (int j = 0; j < kTaps; ++j) weight[j] = core.weight[static_cast<int64_t>(channel) * kTaps + j];
   if (!lanes.many) {  // the state comes from far: into L2 while the kernel before ends
     const char* from = reinterpret_cast<const char*>(lanes.one.state + static_cast<int64_t>(head) * kDim * kDim);
-#pragma unroll
-    for (int i = 0; i < kDim * 4 / 128; ++i)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + (i * kDim + c) * 128));
+    for (int i = thread; i < kDim * kDim * 4 / 128; i += core_threads(kDim))
+      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
   }
-  if (c == 0) {
+  if (thread == 0) {
     barrier_init(m.state_here, 1);
     fence_barriers();
   }
@@ -84,40 +85,32 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
   const DeltaMemory memory = lanes[blockIdx.y];
   float* const cells = memory.state + static_cast<int64_t>(head) * kDim * kDim + c;
   const int64_t tape_stride = static_cast<int64_t>(heads) * kDim, out_at = static_cast<int64_t>(head) * kDim + c;
-  if (c == 0) {
+  if (thread == 0) {
     barrier_expect(m.state_here, sizeof(m.state));
     bulk_copy(shared_address(m.state), cells, sizeof(m.state), shared_address(&m.state_here));
   }
   int done = -1;       // the lane's row whose state is held; -1: the committed one
   bool begun = false;  // u is that of the row that comes
   float u = 0;
-  // Rows of a short chain that become the tail, of queries and keys.
+  // Rows of a short chain that become the tail.
   const bool keeps_tail = lane.chain && lane.rows <= kChunkRows;
-  float tail_rows[kTaps - 1][2] = {};
+  float tail_rows[kTaps - 1] = {};
 #pragma unroll 1
   for (int first = 0; first < lane.rows; first += kChunkRows) {
     const int count = min(kChunkRows, lane.rows - first);
     __syncthreads();
-    // ---- Convolution. Every thread reads and writes its own columns of the window.
+    // ---- Convolution. Every thread reads and writes its own column of the window.
     if (lane.chain) {
-      constexpr int kAtOnce = kWindowRows;
-#pragma unroll 1
-      for (int begin = 0; begin < count + kTaps - 1; begin += kAtOnce) {
-        float x[kAtOnce][3];
+      float x[kWindowRows];
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
-          const int at = first + begin + i - (kTaps - 1);  // negative: in the tail
-          const float* from = at >= 0 ? core.packed.data + (lane.first_row + int64_t{at}) * core.packed.stride
-                                      : memory.tail + static_cast<int64_t>(kTaps - 1 + at) * channels;
-#pragma unroll
-          for (int k = 0; k < 3; ++k) x[i][k] = begin + i < count + kTaps - 1 ? from[channel[k]] : 0.0f;
-        }
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i)
-          if (begin + i < count + kTaps - 1)
-#pragma unroll
-            for (int k = 0; k < 3; ++k) m.window[begin + i][k][c] = x[i][k];
+      for (int i = 0; i < kWindowRows; ++i) {
+        const int at = first + i - (kTaps - 1);  // negative: in the tail
+        const float* from = at >= 0 ? core.packed.data + (lane.first_row + int64_t{at}) * core.packed.stride
+                                    : memory.tail + static_cast<int64_t>(kTaps - 1 + at) * channels;
+        x[i] = i < count + kTaps - 1 ? from[channel] : 0.0f;
       }
+#pragma unroll
+      for (int i = 0; i < kWindowRows; ++i) m.window[i][group][c] = x[i];
     }
 #pragma unroll 1
     for (int r = 0; r < count; ++r) {
@@ -127,59 +120,53 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
         base = 0;
         const RowDesc desc = pass.rows[row];
         const int32_t* path = pass.paths + desc.path;
-        float x[kTaps][3];
+        float x[kTaps];
 #pragma unroll
         for (int j = 0; j < kTaps; ++j) {
           const int at = desc.depth - (kTaps - 1) + j;  // along the path; negative: in the tail
           const float* from = at >= 0 ? core.packed.data + (lane.first_row + int64_t{path[at]}) * core.packed.stride
                                       : memory.tail + static_cast<int64_t>(kTaps - 1 + at) * channels;
-#pragma unroll
-          for (int k = 0; k < 3; ++k) x[j][k] = from[channel[k]];
+          x[j] = from[channel];
         }
 #pragma unroll
-        for (int j = 0; j < kTaps; ++j)
-#pragma unroll
-          for (int k = 0; k < 3; ++k) m.window[j][k][c] = x[j][k];
+        for (int j = 0; j < kTaps; ++j) m.window[j][group][c] = x[j];
       }
-      const bool on_tape = i_row >= lane.settled;
+      float acc = 0, x = 0;
 #pragma unroll
-      for (int k = 0; k < 3; ++k) {
-        float acc = 0, x = 0;
-#pragma unroll
-        for (int j = 0; j < kTaps; ++j) {
-          x = m.window[base + j][k][c];
-          acc = fma(weight[k][j], x, acc);
-        }
-        const float y = silu(acc);
-        (k == 0 ? m.queries[r] : k == 1 ? m.keys[i_row] : m.values[r])[c] = y;
-        if (k < 2 && !owns_key) continue;
-        core.conv.data[row * core.conv.stride + channel[k]] = y;
-        if (on_tape) memory.tape.conv_row[i_row * channels + channel[k]] = x;
+      for (int j = 0; j < kTaps; ++j) {
+        x = m.window[base + j][group][c];
+        acc = fma(weight[j], x, acc);
       }
+      const float y = silu(acc);
+      (group == 0 ? m.queries[r] : group == 1 ? m.keys[i_row] : m.values[r])[c] = y;
+      if (group < 2 && !owns_key) continue;
+      core.conv.data[row * core.conv.stride + channel] = y;
+      if (i_row >= lane.settled) memory.tape.conv_row[i_row * channels + channel] = x;
     }
     if (keeps_tail) {
 #pragma unroll
       for (int i = 0; i < kTaps - 1; ++i) {
-        tail_rows[i][0] = m.window[lane.settled + i][0][c];
-        tail_rows[i][1] = m.window[lane.settled + i][1][c];
-        if (lane.settled > 0)
-          memory.tail[static_cast<int64_t>(i) * channels + channel[2]] = m.window[lane.settled + i][2][c];
+        tail_rows[i] = m.window[lane.settled + i][group][c];
+        if (group == 2 && lane.settled > 0) memory.tail[static_cast<int64_t>(i) * channels + channel] = tail_rows[i];
       }
     }
     // The window's room takes gates and results.
+    if (group == 0) {
 #pragma unroll 4
-    for (int r = 0; r < count; ++r)
-      m.window[r][0][c] = core.gate.data[(lane.first_row + first + int64_t{r}) * core.gate.stride + out_at];
-    if (c < count) {
+      for (int r = 0; r < count; ++r)
+        m.window[r][0][c] = core.gate.data[(lane.first_row + first + int64_t{r}) * core.gate.stride + out_at];
+    }
+    if (group == 2 && c < count) {
       const int64_t row = lane.first_row + first + int64_t{c};
       const float* ba = core.beta_alpha.data + row * core.beta_alpha.stride;
-      const float decay = exp(__fmul_rn(decay_rate, softplus(__fadd_rn(ba[heads + head], dt_bias))));
+      const float decay =
+          exp(__fmul_rn(core.decay_rate[head], softplus(__fadd_rn(ba[heads + head], core.dt_bias[head]))));
       m.decays[c] = decay;
       m.betas[c] = sigmoid(ba[head]);
       if (first + c >= lane.settled) memory.tape.decay[(first + int64_t{c}) * heads + head] = decay;
     }
     __syncthreads();
-    if (keeps_tail && lane.settled > 0 && c == 0) {  // all of this block have read the tail
+    if (keeps_tail && lane.settled > 0 && thread == 0) {  // all of this block have read the tail
       int* arrivals = core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head;
       __threadfence();
       m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
@@ -204,7 +191,7 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
     __syncthreads();
     // ---- The rule. A thread has its own column of the state.
 #pragma unroll 1
-    for (int r = 0; r < count; ++r) {
+    for (int r = 0; group == 0 && r < count; ++r) {
       const int i_row = first + r;
       if (!lane.chain && pass.rows[lane.first_row + i_row].parent != done) {
         // A sibling came between: the parent's state again, from the tape.
@@ -282,12 +269,12 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
       if (lane_id == 0) m.roots[r] = inverse_root(__fadd_rn(__fdiv_rn(sum, static_cast<float>(kDim)), core.epsilon));
     }
     __syncthreads();
-#pragma unroll 2
-    for (int r = 0; r < count; ++r) {
+#pragma unroll 1
+    for (int r = group; r < count; r += 3) {
       const int64_t row = lane.first_row + first + int64_t{r};
       const float g = m.window[r][0][c], x = m.window[r][1][c];
       const float v =
-          __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), norm_weight), core.sigmoid_gate ? sigmoid(g) : silu(g));
+          __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), core.norm[c]), core.sigmoid_gate ? sigmoid(g) : silu(g));
       core.out.data[row * core.out.stride + out_at] = v;
       if (core.bf16) core.bf16[row * core.out.cols + out_at] = __bfloat16_as_ushort(to_bf16(v));
     }
@@ -295,26 +282,22 @@ __global__ void __launch_bounds__(kDim) core_kernel(DeltaCore core, DeltaShape s
   if (lane.settled == 0) return;
   // ---- The tail: a value head's channels are its own; the last of those that read a key head's advances them.
   if (keeps_tail) {
-    if (!m.last_arrival) return;
+    if (!m.last_arrival || group == 2) return;
 #pragma unroll
-    for (int i = 0; i < kTaps - 1; ++i) {
-      memory.tail[static_cast<int64_t>(i) * channels + channel[0]] = tail_rows[i][0];
-      memory.tail[static_cast<int64_t>(i) * channels + channel[1]] = tail_rows[i][1];
-    }
+    for (int i = 0; i < kTaps - 1; ++i) memory.tail[static_cast<int64_t>(i) * channels + channel] = tail_rows[i];
     return;
   }
   __syncthreads();
-  advance(core.packed, lane, memory.tail, channels, channel[2]);
-  if (c == 0) {
+  if (group == 2) advance(core.packed, lane, memory.tail, channels, channel);
+  if (thread == 0) {
     int* arrivals = core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head;
     __threadfence();
     m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
     if (m.last_arrival) *arrivals = 0;
   }
   __syncthreads();
-  if (!m.last_arrival) return;
-  advance(core.packed, lane, memory.tail, channels, channel[0]);
-  advance(core.packed, lane, memory.tail, channels, channel[1]);
+  if (!m.last_arrival || group == 2) return;
+  advance(core.packed, lane, memory.tail, channels, channel);
 }
 
 template <int kDim>
@@ -323,7 +306,7 @@ void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass
   static const bool allowed = cudaFuncSetAttribute(core_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                    sizeof(Memory<kDim>)) == cudaSuccess;
   static_cast<void>(allowed);
-  Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), kDim,
+  Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), core_threads(kDim),
          sizeof(Memory<kDim>), queue}(core_kernel<kDim>, core, shape, pass, lanes);
 }
 

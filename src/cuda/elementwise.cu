@@ -22,60 +22,82 @@ __global__ void embed_kernel(const int32_t* tokens, const float* own, QuantForma
 }
 
 constexpr int kNormThreads = 512;
-constexpr int kKept = 12;  // elements of a thread that stay in registers
+constexpr int kKeptFours = 3;  // fours of elements of a thread that stay in registers
 
-// Thread j adds the squares of elements j, j + 512, ...; lanes fold 16, 8, 4, 2, 1; warps are added in ascending order.
-__global__ void __launch_bounds__(kNormThreads)
+// Elements c to c + 3; those behind the last count as zero.
+template <bool kAligned>
+FORETOKEN_DEVICE float4 load_four(const float* from, int c, int cols) {
+  if constexpr (kAligned) return *reinterpret_cast<const float4*>(from + c);
+  return make_float4(from[c], c + 1 < cols ? from[c + 1] : 0.0f, c + 2 < cols ? from[c + 2] : 0.0f,
+                     c + 3 < cols ? from[c + 3] : 0.0f);
+}
+template <bool kAligned>
+FORETOKEN_DEVICE void store_four(float* to, int c, int cols, float4 v) {
+  if constexpr (kAligned) {
+    *reinterpret_cast<float4*>(to + c) = v;
+    return;
+  }
+  to[c] = v.x;
+  if (c + 1 < cols) to[c + 1] = v.y;
+  if (c + 2 < cols) to[c + 2] = v.z;
+  if (c + 3 < cols) to[c + 3] = v.w;
+}
+FORETOKEN_DEVICE float4 plus(float4 a, float4 b) {
+  return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
+}
+
+// Thread j adds the squares of elements 4 j to 4 j + 3, 2048 + 4 j to 2048 + 4 j + 3, ... in ascending order; lanes
+// fold 16, 8, 4, 2, 1; warps are added in ascending order. kAligned: every row begins at a multiple of 16 bytes and has
+// whole fours.
+template <bool kAligned>
+__global__ void __launch_bounds__(kNormThreads, 1)
     rms_norm_kernel(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16) {
   __shared__ float warps[kNormThreads / 32];
-  float weight[kKept];
+  const int cols = static_cast<int>(x.cols);
+  const auto column = [](int i) { return 4 * (static_cast<int>(threadIdx.x) + i * kNormThreads); };
+  const float4 zero = make_float4(0, 0, 0, 0);
+  float4 weight[kKeptFours];
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int64_t c = threadIdx.x + i * kNormThreads;
-    weight[i] = c < x.cols ? __ldg(w + c) : 0.0f;
-  }
+  for (int i = 0; i < kKeptFours; ++i) weight[i] = column(i) < cols ? load_four<kAligned>(w, column(i), cols) : zero;
   begin_kernel();
-  float* row = x.data + blockIdx.x * x.stride;
-  float* more = addend.data ? addend.data + blockIdx.x * addend.stride : nullptr;
-  const int64_t at = blockIdx.x * x.cols;
+  float* const row = x.data + blockIdx.x * x.stride;
+  float* const more = addend.data ? addend.data + blockIdx.x * addend.stride : nullptr;
+  const float* const plane = planes.data + blockIdx.x * x.cols;
   // Everything is requested before anything is stored.
-  float v[kKept], added[kKept] = {}, sum = 0;
+  float4 v[kKeptFours], added[kKeptFours];
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int64_t c = threadIdx.x + i * kNormThreads;
-    v[i] = c < x.cols ? row[c] : 0.0f;
-    if (more && planes.count == 0) added[i] = c < x.cols ? more[c] : 0.0f;
+  for (int i = 0; i < kKeptFours; ++i) {
+    v[i] = column(i) < cols ? load_four<kAligned>(row, column(i), cols) : zero;
+    added[i] = more && planes.count == 0 && column(i) < cols ? load_four<kAligned>(more, column(i), cols) : zero;
   }
 #pragma unroll 4
-  for (int p = 0; p < planes.count; ++p) {
-    float plane[kKept];
+  for (int p = 0; p < planes.count; ++p)
 #pragma unroll
-    for (int i = 0; i < kKept; ++i) {
-      const int64_t c = threadIdx.x + i * kNormThreads;
-      plane[i] = c < x.cols ? planes.data[p * planes.stride + at + c] : 0.0f;
+    for (int i = 0; i < kKeptFours; ++i)
+      if (column(i) < cols) added[i] = plus(added[i], load_four<kAligned>(plane + p * planes.stride, column(i), cols));
+  float sum = 0;
+  const auto add_squares = [&](float4 f) { sum = fma(f.w, f.w, fma(f.z, f.z, fma(f.y, f.y, fma(f.x, f.x, sum)))); };
+#pragma unroll
+  for (int i = 0; i < kKeptFours; ++i) {
+    if (more && column(i) < cols) {
+      v[i] = plus(v[i], added[i]);
+      store_four<kAligned>(row, column(i), cols, v[i]);
+      if (planes.count > 0) store_four<kAligned>(more, column(i), cols, added[i]);
     }
-#pragma unroll
-    for (int i = 0; i < kKept; ++i) added[i] = __fadd_rn(added[i], plane[i]);
+    add_squares(v[i]);
   }
-#pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int64_t c = threadIdx.x + i * kNormThreads;
-    if (more) v[i] = __fadd_rn(v[i], added[i]);
-    if (more && c < x.cols) {
-      row[c] = v[i];
-      if (planes.count > 0) more[c] = added[i];
-    }
-    sum = fma(v[i], v[i], sum);
-  }
-  for (int64_t c = threadIdx.x + kKept * kNormThreads; c < x.cols; c += kNormThreads) {
-    float y = row[c];
+#pragma unroll 1
+  for (int i = kKeptFours; column(i) < cols; ++i) {
+    float4 f = load_four<kAligned>(row, column(i), cols);
     if (more) {
-      float addend = planes.count == 0 ? more[c] : 0.0f;
-      for (int p = 0; p < planes.count; ++p) addend = __fadd_rn(addend, planes.data[p * planes.stride + at + c]);
-      if (planes.count > 0) more[c] = addend;
-      row[c] = y = __fadd_rn(y, addend);
+      float4 addend_here = planes.count == 0 ? load_four<kAligned>(more, column(i), cols) : zero;
+      for (int p = 0; p < planes.count; ++p)
+        addend_here = plus(addend_here, load_four<kAligned>(plane + p * planes.stride, column(i), cols));
+      if (planes.count > 0) store_four<kAligned>(more, column(i), cols, addend_here);
+      f = plus(f, addend_here);
+      store_four<kAligned>(row, column(i), cols, f);
     }
-    sum = fma(y, y, sum);
+    add_squares(f);
   }
   for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, s));
   if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = sum;
@@ -84,19 +106,21 @@ __global__ void __launch_bounds__(kNormThreads)
 #pragma unroll
   for (int i = 1; i < kNormThreads / 32; ++i) sum = __fadd_rn(sum, warps[i]);
   const float r = inverse_root(__fadd_rn(__fdiv_rn(sum, static_cast<float>(x.cols)), epsilon));
-  float* to = out.data + blockIdx.x * out.stride;
-  uint16_t* rounded = bf16 ? bf16 + at : nullptr;
-  const auto put = [&](int64_t c, float value, float scale) {
-    const float y = __fmul_rn(__fmul_rn(value, r), scale);
-    to[c] = y;
-    if (rounded) rounded[c] = __bfloat16_as_ushort(to_bf16(y));
+  float* const to = out.data + blockIdx.x * out.stride;
+  const auto put = [&](int c, float4 f, float4 scale) {
+    const auto scaled = [&](float value, float s) { return __fmul_rn(__fmul_rn(value, r), s); };
+    const float4 y =
+        make_float4(scaled(f.x, scale.x), scaled(f.y, scale.y), scaled(f.z, scale.z), scaled(f.w, scale.w));
+    store_four<kAligned>(to, c, cols, y);
+    if (bf16)
+      *reinterpret_cast<uint2*>(bf16 + blockIdx.x * x.cols + c) = make_uint2(bf16_pair(y.x, y.y), bf16_pair(y.z, y.w));
   };
 #pragma unroll
-  for (int i = 0; i < kKept; ++i) {
-    const int64_t c = threadIdx.x + i * kNormThreads;
-    if (c < x.cols) put(c, v[i], weight[i]);
-  }
-  for (int64_t c = threadIdx.x + kKept * kNormThreads; c < x.cols; c += kNormThreads) put(c, row[c], __ldg(w + c));
+  for (int i = 0; i < kKeptFours; ++i)
+    if (column(i) < cols) put(column(i), v[i], weight[i]);
+#pragma unroll 1
+  for (int i = kKeptFours; column(i) < cols; ++i)
+    put(column(i), load_four<kAligned>(row, column(i), cols), load_four<kAligned>(w, column(i), cols));
 }
 
 // One warp a head.
@@ -165,8 +189,13 @@ void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, c
 }
 void launch_rms_norm(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16,
                      Queue& queue) {
-  Launch{static_cast<unsigned>(x.rows), kNormThreads, 0, queue}(rms_norm_kernel, x, addend, planes, w, epsilon, out,
-                                                                bf16);
+  const auto aligned = [](const void* p, int64_t stride) {
+    return p == nullptr || (reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 4 == 0);
+  };
+  const bool fours = x.cols % 4 == 0 && aligned(x.data, x.stride) && aligned(addend.data, addend.stride) &&
+                     aligned(planes.data, planes.stride) && aligned(w, 0) && aligned(out.data, out.stride);
+  Launch{static_cast<unsigned>(x.rows), kNormThreads, 0, queue}(fours ? rms_norm_kernel<true> : rms_norm_kernel<false>,
+                                                                x, addend, planes, w, epsilon, out, bf16);
 }
 void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
                        uint16_t* bf16, Queue& queue) {
