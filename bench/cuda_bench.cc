@@ -1,6 +1,7 @@
-// Whole passes of the released shapes on the CUDA backend, with random Q4_K weights: the row-cost curve, prefill, and the share of the
-// device's read bandwidth that a one-row pass reaches. Nothing is read from disk; every matrix has memory of its own, filled from one
-// buffer of random blocks. Figures are medians of host times around whole passes, downloads included.
+// Whole passes of the released shapes on the CUDA backend, with random Q4_K weights: the row-cost curve, prefill, and
+// the share of the device's read bandwidth that a one-row pass reaches. Nothing is read from disk; every matrix has
+// memory of its own, filled from one buffer of random blocks. Figures are medians of host times around whole passes,
+// downloads included.
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -27,7 +28,7 @@ struct Options {
   std::vector<int> rows = {1, 2, 4, 8, 16, 32}, lanes;
   int layers = 0, prefill = 512, prefix = 1024, rounds = 15;
   double read_limit = 4.45;  // TB/s of a streaming read on an H200, measured
-  bool products = false, no_graphs = false;
+  bool products = false, no_graphs = false, no_wide = false;
   int copies = 3;
 };
 
@@ -99,14 +100,16 @@ Weights random_weights(const ModelConfig& c, Backend& backend, RandomBlocks& blo
     layer.ffn_norm = ones(backend, 1, c.hidden);
     if (c.is_attention(i)) {
       AttentionWeights a;
-      a.in_proj = pack({c.attention.query_columns(), c.attention.packed_columns() - c.attention.query_columns()}, c.hidden);
+      a.in_proj =
+          pack({c.attention.query_columns(), c.attention.packed_columns() - c.attention.query_columns()}, c.hidden);
       a.q_norm = ones(backend, 1, c.attention.head_dim);
       a.k_norm = ones(backend, 1, c.attention.head_dim);
       a.out_proj = pack({c.hidden}, int64_t{c.attention.query_heads} * c.attention.head_dim);
       layer.mixer = std::move(a);
     } else {
       DeltaWeights d;
-      d.in_proj = pack({c.delta.channels(), c.delta_value_columns(), c.delta.value_heads, c.delta.value_heads}, c.hidden);
+      d.in_proj =
+          pack({c.delta.channels(), c.delta_value_columns(), c.delta.value_heads, c.delta.value_heads}, c.hidden);
       d.conv = ones(backend, c.delta.channels(), c.delta.kernel, 0.25f);
       d.decay_rate = ones(backend, 1, c.delta.value_heads, -0.1f);
       d.dt_bias = ones(backend, 1, c.delta.value_heads);
@@ -138,7 +141,7 @@ Weights random_weights(const ModelConfig& c, Backend& backend, RandomBlocks& blo
 }
 
 int run(const Options& o) {
-  auto made = make_cuda_backend({.graphs = !o.no_graphs});
+  auto made = make_cuda_backend({.graphs = !o.no_graphs, .wide = !o.no_wide});
   if (!made) {
     fmt::print(stderr, "cuda_bench: {}\n", made.error().message);
     return 4;
@@ -154,18 +157,21 @@ int run(const Options& o) {
   RandomBlocks blocks(size_t{248320} * row_bytes(QuantFormat::kQ4_K, config.hidden));
 
   if (o.products) {  // single products, three matrices in turn so that none stays in the cache
-    for (const auto& [outputs, cols] : {std::pair<int64_t, int64_t>(34816, 5120), std::pair<int64_t, int64_t>(5120, 17408),
-                                        std::pair<int64_t, int64_t>(16480, 5120), std::pair<int64_t, int64_t>(5120, 6144),
-                                        std::pair<int64_t, int64_t>(248320, 5120)}) {
+    for (const auto& [outputs, cols] :
+         {std::pair<int64_t, int64_t>(34816, 5120), std::pair<int64_t, int64_t>(5120, 17408),
+          std::pair<int64_t, int64_t>(16480, 5120), std::pair<int64_t, int64_t>(5120, 6144),
+          std::pair<int64_t, int64_t>(248320, 5120)}) {
       std::vector<MatrixPtr> copies;
       for (int i = 0; i < o.copies; ++i) {
         const MatrixSource source = blocks.source(outputs, cols);
         copies.push_back(backend.pack({&source, 1}));
       }
-      std::string line = fmt::format("{:>6} x {:<5} {:6.1f} MB:", outputs, cols, static_cast<double>(copies[0]->bytes()) / 1e6);
+      std::string line =
+          fmt::format("{:>6} x {:<5} {:6.1f} MB:", outputs, cols, static_cast<double>(copies[0]->bytes()) / 1e6);
       for (const int rows : {1, 8, 16, 17, 32, 64, 128, 512, 1024}) {
         if (rows > 64 && outputs > 100000) continue;
-        const Buffer in = backend.allocate(static_cast<size_t>(rows * cols) * 4), out = backend.allocate(static_cast<size_t>(rows * outputs) * 4);
+        const Buffer in = backend.allocate(static_cast<size_t>(rows * cols) * 4),
+                     out = backend.allocate(static_cast<size_t>(rows * outputs) * 4);
         std::vector<float> values(static_cast<size_t>(rows * cols));
         for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 97) / 97 - 0.5f;
         const View x = in.view(rows, cols), y = out.view(rows, outputs);
@@ -182,8 +188,10 @@ int run(const Options& o) {
           times.push_back((seconds() - begin) / repeats);
         }
         const double t = median(times);
-        line += rows <= 64 ? fmt::format("  {} rows {:6.1f} us {:4.2f} TB/s", rows, t * 1e6, static_cast<double>(copies[0]->bytes()) / t / 1e12)
-                           : fmt::format("  {} rows {:6.1f} us {:4.0f} TFLOP/s", rows, t * 1e6, 2.0 * rows * static_cast<double>(outputs * cols) / t / 1e12);
+        line += rows <= 64 ? fmt::format("  {} rows {:6.1f} us {:4.2f} TB/s", rows, t * 1e6,
+                                         static_cast<double>(copies[0]->bytes()) / t / 1e12)
+                           : fmt::format("  {} rows {:6.1f} us {:4.0f} TFLOP/s", rows, t * 1e6,
+                                         2.0 * rows * static_cast<double>(outputs * cols) / t / 1e12);
       }
       fmt::print("{}\n", line);
     }
@@ -204,12 +212,15 @@ int run(const Options& o) {
       }
       const MoeWeights& m = layer.experts();
       add(m.router), add(m.shared.gate_up), add(m.shared.down), add(m.shared_gate);
-      for (int e = 0; e < config.moe.top_k; ++e) add(m.experts[static_cast<size_t>(e)].gate_up), add(m.experts[static_cast<size_t>(e)].down);
+      for (int e = 0; e < config.moe.top_k; ++e)
+        add(m.experts[static_cast<size_t>(e)].gate_up), add(m.experts[static_cast<size_t>(e)].down);
     }
     add(weights.head);
   }
-  fmt::print("{} shape, {} layers, Q4_K random weights: packed in {:.1f} s; a one-row pass reads {:.2f} GB of weights (at {} TB/s: {:.2f} ms)\n",
-             o.shape, config.layers, seconds() - loading, bytes / 1e9, o.read_limit, bytes / o.read_limit / 1e9);
+  fmt::print(
+      "{} shape, {} layers, Q4_K random weights: packed in {:.1f} s; a one-row pass reads {:.2f} GB of weights (at {} "
+      "TB/s: {:.2f} ms)\n",
+      o.shape, config.layers, seconds() - loading, bytes / 1e9, o.read_limit, bytes / o.read_limit / 1e9);
 
   const KvFormat kv = o.kv == "int8" ? KvFormat::kInt8 : o.kv == "f32" ? KvFormat::kF32 : KvFormat::kBF16;
   TargetModel target(config, weights, backend, {.max_rows = std::max(o.prefill, 72), .tape_rows = 72, .kv_format = kv});
@@ -251,8 +262,11 @@ int run(const Options& o) {
     for (int i = 0; i < o.rounds; ++i) times.push_back(pass(rows, 1, true));
     const double t = median(times);
     if (rows == 1) one = t;
-    fmt::print("{:3} rows: {:7.3f} ms ({:.2f}x one row), {:.2f} TB/s of weights, {:.0f} % of the read limit, plain {:.1f} tokens/s\n", rows,
-               t * 1e3, one > 0 ? t / one : 0, bytes / t / 1e12, bytes / t / 1e10 / o.read_limit, rows == 1 ? 1 / t : rows / t);
+    fmt::print(
+        "{:3} rows: {:7.3f} ms ({:.2f}x one row), {:.2f} TB/s of weights, {:.0f} % of the read limit, plain {:.1f} "
+        "tokens/s\n",
+        rows, t * 1e3, one > 0 ? t / one : 0, bytes / t / 1e12, bytes / t / 1e10 / o.read_limit,
+        rows == 1 ? 1 / t : rows / t);
   }
   for (const int count : o.lanes) {
     std::vector<std::unique_ptr<LaneState>> states;
@@ -290,8 +304,10 @@ int main(int argc, char** argv) {
   app.add_option("--rounds", o.rounds, "Timed passes of each kind")->capture_default_str();
   app.add_option("--kv-format", o.kv, "f32, bf16 or int8")->capture_default_str();
   app.add_option("--read-limit", o.read_limit, "TB/s of a streaming read")->capture_default_str();
-  app.add_option("--copies", o.copies, "Matrices that take turns with --products; 1: what fits stays in the cache")->capture_default_str();
+  app.add_option("--copies", o.copies, "Matrices that take turns with --products; 1: what fits stays in the cache")
+      ->capture_default_str();
   app.add_flag("--no-graphs", o.no_graphs, "Launch kernels one by one, for tools that time them");
+  app.add_flag("--no-wide", o.no_wide, "Products of many rows in groups of sixteen");
   app.add_flag("--products", o.products, "Time single products instead of passes");
   CLI11_PARSE(app, argc, argv);
   return foretoken::run(o);

@@ -38,7 +38,7 @@ constexpr int kMostTopExperts = 32, kMostExperts = 512;
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device, const CudaOptions& options) : device_(device) {
+CudaBackend::CudaBackend(int device, const CudaOptions& options) : device_(device), admission_(options.wide) {
   check(cudaSetDevice(device), "choosing a device");
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "asking for properties");
@@ -49,7 +49,10 @@ CudaBackend::CudaBackend(int device, const CudaOptions& options) : device_(devic
 
 CudaBackend::~CudaBackend() { queue_->synchronize("an operator"); }
 
-BackendInfo CudaBackend::info() const { return {.name = "cuda", .detail = detail_}; }
+BackendInfo CudaBackend::info() const {
+  const std::string refused = admission_.refused();
+  return {.name = "cuda", .detail = refused.empty() ? detail_ : detail_ + "; " + refused};
+}
 
 // ---- Memory
 
@@ -241,6 +244,7 @@ MatrixPtr CudaBackend::pack(std::span<const MatrixSource> parts) {
   }
   for (size_t i = 0; i < parts.size(); ++i)
     pack_source(parts[i], pieces[places[i].first].part, places[i].second, *queue_);
+  for (CudaMatrix::Piece& piece : pieces) admission_.decide(piece.part, *queue_);
   return std::make_unique<CudaMatrix>(rows, cols, bytes, std::move(pieces));
 }
 
@@ -469,6 +473,7 @@ std::optional<CudaMatrix> CudaBackend::joined(const CudaMatrix& first, const Cud
   pieces[0].part.codes = pieces[0].codes.data();
   pieces[0].part.scales = pieces[0].scales.data();
   pieces[0].part.minimums = pieces[0].minimums.data();
+  admission_.decide(pieces[0].part, *queue_);
   return CudaMatrix(a.rows + b.rows, a.cols, code_bytes(a) + code_bytes(b), std::move(pieces));
 }
 

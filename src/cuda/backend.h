@@ -10,6 +10,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cuda/admission.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "cuda/queue.h"
@@ -161,6 +162,7 @@ class CudaBackend final : public Backend {
   int device_ = 0;
   std::string detail_;
   std::unique_ptr<Queue> queue_;
+  Admission admission_;
   Sum sum_;
   Rounded rounded_;
   Sliced sliced_;

@@ -179,6 +179,14 @@ __global__ void rotary_kernel(const int32_t* positions, const float* frequency, 
   table.data[row * table.stride + half + j] = __fmul_rn(angle.sin, magnitude);
 }
 
+__global__ void differences_kernel(const uint32_t* a, const uint32_t* b, int64_t count, int* differences) {
+  begin_kernel();
+  int mine = 0;
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < count; i += int64_t{gridDim.x} * blockDim.x)
+    mine += a[i] != b[i];
+  if (mine > 0) atomicAdd(differences, mine);
+}
+
 dim3 grid_of(const Rows& rows) { return dim3(blocks(rows.cols, 256), static_cast<unsigned>(rows.rows)); }
 
 }  // namespace
@@ -211,6 +219,10 @@ void launch_gather(Rows x, const int32_t* rows, Rows out, Queue& queue) {
 }
 void launch_copy(Rows from, Rows to, Queue& queue) {
   Launch{grid_of(to), 256, 0, queue}(gather_kernel, from, nullptr, to);
+}
+void launch_differences(const float* a, const float* b, int64_t count, int* differences, Queue& queue) {
+  Launch{1024, 256, 0, queue}(differences_kernel, reinterpret_cast<const uint32_t*>(a),
+                              reinterpret_cast<const uint32_t*>(b), count, differences);
 }
 void launch_rotary(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude, Rows table,
                    Queue& queue) {

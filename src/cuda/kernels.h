@@ -36,6 +36,7 @@ enum class Layout : uint8_t {
 struct Part {
   Layout layout = Layout::kFloats;
   bool has_min = false;
+  bool wide = false;  // may take the kernels of many rows (admission.h)
   int64_t rows = 0, cols = 0;
   const void* codes = nullptr;  // or the floats
   const void* scales = nullptr;
@@ -122,6 +123,8 @@ void launch_add(Rows x, Rows inout, Queue& queue);
 void launch_scale(Rows inout, float factor, Queue& queue);
 void launch_gather(Rows x, const int32_t* rows, Rows out, Queue& queue);
 void launch_copy(Rows from, Rows to, Queue& queue);
+// Adds to *differences the number of words that are not equal.
+void launch_differences(const float* a, const float* b, int64_t count, int* differences, Queue& queue);
 void launch_rotary(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude, Rows table,
                    Queue& queue);
 

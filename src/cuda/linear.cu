@@ -347,15 +347,22 @@ void super_block_linear(const Part& part, const Columns& columns, Rows x, void* 
     to.stride = part.rows;
     to.first = 0;
   }
-  if (x.rows <= kFewRows) run_few(part, to, plane, queue);
-  else run_many(part, to, plane, static_cast<float*>(work) + (floats + 3) / 4 * 4, queue);
+  if (x.rows > kFewRows && part.wide)
+    return run_many(part, to, plane, static_cast<float*>(work) + (floats + 3) / 4 * 4, queue);
+  for (int64_t first = 0; first < x.rows; first += kFewRows) {
+    Columns some = to;
+    some.rows = x.rows - first < kFewRows ? x.rows - first : kFewRows;
+    some.x += first * to.padded;
+    some.out += first * to.stride;
+    run_few(part, some, plane, queue);
+  }
 }
 
 }  // namespace
 
 size_t linear_work_bytes(const Part& part, int64_t rows) {
   if (!has_super_blocks(part)) return 0;
-  return (plane_floats(part, rows) + 3) / 4 * 16 + (rows > kFewRows ? arranged_bytes(part, rows) : 0);
+  return (plane_floats(part, rows) + 3) / 4 * 16 + (rows > kFewRows && part.wide ? arranged_bytes(part, rows) : 0);
 }
 
 Planes planes_of(const Part& part, int64_t rows, const void* work) {

@@ -1,6 +1,7 @@
 // What the CUDA backend runs together has the bits of its operators one by one: a download between two operators keeps
 // them apart. Also passes that the backend has seen before, whose launches are one graph. Without a device nothing
 // runs.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -66,10 +67,12 @@ class CudaFusion : public ::testing::Test {
 // Many tiles a block of threads, several slices, and every kernel: against sums in double, and every row count against
 // the widest, also beside rows of NaN.
 TEST_F(CudaFusion, LargeProducts) {
-  for (const auto& [format, outputs, cols] :
-       {std::tuple(QuantFormat::kQ4_K, int64_t{17000}, int64_t{5120}), {QuantFormat::kQ4_K, 9001, 512},
-        {QuantFormat::kQ4_K, 600, 17408}, {QuantFormat::kQ4_K, 2000, 6144}, {QuantFormat::kQ6_K, 9001, 1024},
-        {QuantFormat::kQ6_K, 600, 6144}}) {
+  for (const auto& [format, outputs, cols] : {std::tuple(QuantFormat::kQ4_K, int64_t{17000}, int64_t{5120}),
+                                              {QuantFormat::kQ4_K, 9001, 512},
+                                              {QuantFormat::kQ4_K, 600, 17408},
+                                              {QuantFormat::kQ4_K, 2000, 6144},
+                                              {QuantFormat::kQ6_K, 9001, 1024},
+                                              {QuantFormat::kQ6_K, 600, 6144}}) {
     const MatrixPtr matrix = random_matrix(format, outputs, cols, 3);
     const int most = 300;
     const Rows x = rows(most, cols, 4), out = rows(most, outputs, 5);
@@ -117,6 +120,31 @@ TEST_F(CudaFusion, LargeProducts) {
             << what << ", " << count << " rows beside NaN, row " << r;
       if (HasFailure()) return;
     }
+  }
+}
+
+// Kernels of many rows are admitted here, and a backend that never takes them gives the same bits in groups of sixteen
+// rows: what a device would do that refuses them.
+TEST_F(CudaFusion, RowsWithoutTheirKernel) {
+  auto made = make_cuda_backend({.wide = false});
+  ASSERT_TRUE(made);
+  const std::unique_ptr<Backend> narrow = *std::move(made);
+  EXPECT_EQ(backend_->info().detail.find("groups of 16 rows"), std::string::npos);
+  for (const auto& [format, outputs, cols] : {std::tuple(QuantFormat::kQ4_K, int64_t{1000}, int64_t{5120}),
+                                              {QuantFormat::kQ4_K, 600, 17408},
+                                              {QuantFormat::kQ6_K, 600, 6144}}) {
+    const MatrixPtr matrix = random_matrix(format, outputs, cols, 3);
+    const MatrixSource source{"weight", format, outputs, cols, raw_, {}, {}};
+    const MatrixPtr same = narrow->pack({&source, 1});
+    const int count = 77;
+    const Rows x = rows(count, cols, 4), out = rows(count, outputs, 5), other = rows(count, outputs, 6);
+    backend_->linear(x.view, *matrix, out.view);
+    const std::vector<float> expected = values(out.view);
+    narrow->linear(x.view, *same, other.view);
+    std::vector<float> got(expected.size());
+    narrow->download(other.view, View::of(got.data(), count, outputs));
+    EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << outputs << " x " << cols;
+    EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float v) { return v != 0; }), 1000);
   }
 }
 
