@@ -90,12 +90,21 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
     for (int c = 0; c < kKeySlots && c < chunks; ++c) request_keys(c);
   if (threadIdx.x == 0)
     for (int b = 0; b < kOwn; ++b) request_values(b);
-  for (int i = threadIdx.x; i < kAll * dim; i += kThreads) {
-    const int q = i / dim, d = i % dim, r = q / kHeads, h = q % kHeads;
-    query[q * kMaxDim + d] =
-        r < rows && h < heads
-            ? task.queries.data[(first_row + r) * task.queries.stride + static_cast<int64_t>(first_head + h) * dim + d]
-            : 0.0f;
+  // Rows and heads that do not exist read others' and are not written.
+  const auto query_of = [&](int q) {
+    const int r = min(q / kHeads, rows - 1), h = min(q % kHeads, heads - 1);
+    return task.queries.data + (first_row + r) * task.queries.stride + static_cast<int64_t>(first_head + h) * dim;
+  };
+  if (task.queries.stride % 4 == 0 && reinterpret_cast<uint64_t>(task.queries.data) % 16 == 0) {
+    for (int i = threadIdx.x; i < kAll * dim / 4; i += kThreads) {
+      const int q = i / (dim / 4), d = i % (dim / 4) * 4;
+      copy_16(shared_address(query + q * kMaxDim + d), query_of(q) + d);
+    }
+    commit_copies();
+    wait_copies<0>();
+  } else {
+    for (int i = threadIdx.x; i < kAll * dim; i += kThreads)
+      query[i / dim * kMaxDim + i % dim] = query_of(i / dim)[i % dim];
   }
   const float head_scale = inverse_root(static_cast<float>(dim));
   __syncthreads();

@@ -13,6 +13,25 @@ FORETOKEN_DEVICE void bulk_copy(uint32_t to, const void* from, uint32_t bytes, u
                : "memory");
 }
 
+// What the compiler would rather compute again at every use.
+FORETOKEN_DEVICE uint32_t kept(uint32_t value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// Copies of a thread's own, and the wait for all but its last kPending groups of them.
+FORETOKEN_DEVICE void copy_16(uint32_t to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+}
+FORETOKEN_DEVICE void copy_4(uint32_t to, const void* from, bool exists) {  // else a zero
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
+}
+FORETOKEN_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int kPending>
+FORETOKEN_DEVICE void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
 FORETOKEN_DEVICE void barrier_init(uint64_t& barrier, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals) : "memory");
 }

@@ -1,6 +1,8 @@
 // The gated delta net: convolution, the delta rule token by token, and replay. A thread owns one column of the state,
 // in registers, for all rows of a lane; the order of operations is the reference's (docs/numerics.md section 5), so
 // prompt, decode, chain, tree and replay have its bits.
+#include <cstddef>
+
 #include "cuda/bulk.cuh"
 #include "cuda/kernels.h"
 
@@ -131,13 +133,6 @@ __global__ void __launch_bounds__(128)
 constexpr int kColumns = 32;  // columns of one block: a warp
 constexpr int kAhead = 8;     // rows whose keys, queries, values and factors are on their way or in use
 
-FORETOKEN_DEVICE void copy_16(uint32_t to, const void* from) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-FORETOKEN_DEVICE void copy_4(uint32_t to, const void* from, bool exists) {  // else a zero
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
-}
-
 // What one row brings to a block's columns.
 template <int kKeys>
 struct DeltaRow {
@@ -145,7 +140,7 @@ struct DeltaRow {
 };
 
 // kKeys: key_dim, or with kPadded at least that: keys beyond key_dim are zeros and change nothing. Without it a row's
-// keys begin at a multiple of sixteen bytes.
+// keys begin at a multiple of sixteen bytes, and every column exists.
 template <int kKeys, bool kPadded>
 __global__ void __launch_bounds__(kColumns)
     delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, DeltaLanes lanes, DeltaScratch scratch, Rows out) {
@@ -157,38 +152,40 @@ __global__ void __launch_bounds__(kColumns)
   const DeltaMemory memory = lanes[blockIdx.z];
   const int head = blockIdx.y, key_head = shape.key_head_of(head), thread = threadIdx.x;
   const int column = blockIdx.x * kColumns + thread;
-  const bool active = column < shape.value_dim;
+  const bool active = !kPadded || column < shape.value_dim;
   const int key_dim = kPadded ? shape.key_dim : kKeys, key_columns = shape.key_heads * key_dim;
   float* cells = memory.state + static_cast<int64_t>(head) * key_dim * shape.value_dim + (active ? column : 0);
   const int64_t out_at = static_cast<int64_t>(head) * shape.value_dim + (active ? column : 0);
   const int64_t tape_stride = static_cast<int64_t>(shape.value_heads) * shape.value_dim;
 
-  // Rows are asked for in order.
-  const int64_t key_at = lane.first_row * int64_t{key_columns} + key_head * key_dim,
+  // Rows are asked for in order; threads 0 and 1 bring the factors.
+  using Row = DeltaRow<kKeys>;
+  constexpr int kOfThread = kPadded ? 0 : 4;  // keys
+  static_assert(kPadded || kKeys <= kColumns * kOfThread);
+  const int64_t key_at = lane.first_row * int64_t{key_columns} + key_head * key_dim + thread * kOfThread,
                 factor_at = lane.first_row * int64_t{shape.value_heads} + head;
   const float *next_keys = scratch.key + key_at, *next_queries = scratch.query + key_at,
               *next_values = conv.data + lane.first_row * conv.stride + 2 * key_columns + out_at,
               *next_factor = (thread == 0 ? scratch.decay : scratch.beta) + factor_at;
+  const uint32_t ring_at = kept(shared_address(ring) + static_cast<uint32_t>(thread) * 4);
   const auto request = [&](int r) {
-    DeltaRow<kKeys>& to = ring[r % kAhead];
+    const uint32_t to = ring_at + static_cast<uint32_t>(r % kAhead * sizeof(Row));
     if (r < lane.rows) {
       if constexpr (kPadded) {
-        for (int k = thread; k < kKeys; k += kColumns) {
-          copy_4(shared_address(&to.keys[k]), next_keys + (k < key_dim ? k : 0), k < key_dim);
-          copy_4(shared_address(&to.queries[k]), next_queries + (k < key_dim ? k : 0), k < key_dim);
+        for (int k = thread, at = 0; k < kKeys; k += kColumns, at += kColumns * 4) {
+          copy_4(to + offsetof(Row, keys) + at, next_keys + (k < key_dim ? k : 0), k < key_dim);
+          copy_4(to + offsetof(Row, queries) + at, next_queries + (k < key_dim ? k : 0), k < key_dim);
         }
-      } else {
-        for (int k = thread * 4; k < kKeys; k += kColumns * 4) {
-          copy_16(shared_address(&to.keys[k]), next_keys + k);
-          copy_16(shared_address(&to.queries[k]), next_queries + k);
-        }
+      } else if (thread * kOfThread < kKeys) {
+        copy_16(to + offsetof(Row, keys) + thread * 12, next_keys);
+        copy_16(to + offsetof(Row, queries) + thread * 12, next_queries);
       }
-      copy_4(shared_address(&to.values[thread]), next_values, active);
-      if (thread < 2) copy_4(shared_address(thread == 0 ? &to.decay : &to.beta), next_factor, true);
+      copy_4(to + offsetof(Row, values), next_values, active);
+      if (thread < 2) copy_4(to + offsetof(Row, decay), next_factor, true);
       next_keys += key_columns, next_queries += key_columns, next_values += conv.stride;
       next_factor += shape.value_heads;
     }
-    asm volatile("cp.async.commit_group;" ::: "memory");
+    commit_copies();
   };
   for (int r = 0; r < kAhead; ++r) request(r);
 
@@ -223,9 +220,9 @@ __global__ void __launch_bounds__(kColumns)
   float *result = out.data + lane.first_row * out.stride + out_at, *delta = memory.tape.delta + out_at;
 #pragma unroll 1
   for (int r = 0; r < lane.rows; ++r) {
-    const DeltaRow<kKeys>& now = ring[r % kAhead];
-    const DeltaRow<kKeys>& next = ring[(r + 1) % kAhead];
-    asm volatile("cp.async.wait_group %0;" ::"n"(kAhead - 2) : "memory");  // this row and the next
+    const Row& now = ring[r % kAhead];
+    const Row& next = ring[(r + 1) % kAhead];
+    wait_copies<kAhead - 2>();  // this row and the next are here
     __syncwarp();
     const bool boundary = r + 1 == lane.settled;
     // The next row of a chain begins where this one ends: both run at once.
@@ -396,8 +393,9 @@ void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, cons
   const auto launch = [&](auto kernel) {
     Launch{grid, kColumns, 0, queue}(kernel, conv, shape, pass, lanes, scratch, out);
   };
-  if (shape.key_dim == 128) launch(delta_kernel<128, false>);
-  else if (shape.key_dim == 64) launch(delta_kernel<64, false>);
+  const bool whole = shape.value_dim % kColumns == 0;
+  if (whole && shape.key_dim == 128) launch(delta_kernel<128, false>);
+  else if (whole && shape.key_dim == 64) launch(delta_kernel<64, false>);
   else if (shape.key_dim <= 16) launch(delta_kernel<16, true>);
   else launch(delta_kernel<128, true>);
 }
