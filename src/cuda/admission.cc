@@ -5,7 +5,6 @@
 
 #include <vector>
 
-#include "base/rng.h"
 #include "numerics/dtype.h"
 
 namespace foretoken::cuda {
@@ -25,9 +24,9 @@ void Admission::decide(Part& part, Queue& queue) {
 
 bool Admission::same_bits(const Part& part, Queue& queue) {
   const size_t inputs = static_cast<size_t>((kTriedRows + 63) / 64 * 64 * padded_cols(part.cols));
-  std::vector<uint16_t> values(inputs);
+  std::vector<Bf16> values(inputs);
   uint64_t state = static_cast<uint64_t>(part.rows) * 1000003 + static_cast<uint64_t>(part.cols);
-  for (uint16_t& v : values) {
+  for (Bf16& v : values) {
     state = state * 6364136223846793005u + 1442695040888963407u;
     v = to_bf16(static_cast<float>(static_cast<int32_t>(state >> 32)) * 0x1p-31f);
   }

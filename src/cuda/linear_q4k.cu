@@ -163,12 +163,11 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
       if (next != item) load_rows(item = next);
     }
     barrier_wait(arrived[warp][stage], static_cast<uint32_t>(turn));
-    float values_of[1][kBlocks][4];
-    super_blocks<1, kBlocks>(
+    float value[kBlocks][4];
+    super_block<kBlocks>(
         Format{}, ring + stage * Format::kBytes,
         [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
-        [&](int b) { return totals[b]; }, values_of);
-    const auto& value = values_of[0];
+        [&](int b) { return totals[b]; }, value);
     __syncwarp();
     if (lane == 0 && i + plan.stages < count) request(i + plan.stages, stage);
     if (++stage == plan.stages) stage = 0, turn ^= 1;

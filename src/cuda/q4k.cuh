@@ -109,91 +109,52 @@ FORETOKEN_DEVICE uint4 inputs_at(const uint16_t* from, int j, int t) {
   return make_uint4(low.x, low.y, high.x, high.y);
 }
 
-// Of many blocks of columns the compiler would begin too many at once for the registers.
-template <int kBlocks>
-FORETOKEN_DEVICE void product(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  if constexpr (kBlocks > 2) mma_in_order(sum, a, b0, b1);
-  else mma(sum, a, b0, b1);
-}
-
-// The values of kTiles packed super-blocks, the first at `at`, for outputs g and g + 8 of each and columns 2 t and 2 t
-// + 1 of every block of eight columns. inputs_at(j) of column g of block b are x(b, j), the block's sums totals(b).
-template <int kTiles, int kBlocks, class Inputs, class Sums>
-FORETOKEN_DEVICE void super_blocks(Q4K, const uint8_t* at, Inputs x, Sums totals, float (&value)[kTiles][kBlocks][4]) {
+// The values of a packed super-block for outputs g and g + 8 and columns 2 t and 2 t + 1 of every block of eight
+// columns. inputs_at(j) of column g of block b are x(b, j), the block's sums totals(b).
+template <int kBlocks, class Inputs, class Sums>
+FORETOKEN_DEVICE void super_block(Q4K, const uint8_t* at, Inputs x, Sums totals, float (&value)[kBlocks][4]) {
   const int lane = threadIdx.x & 31, g = lane >> 2;
-  float scaled[kTiles][kBlocks][4] = {};
+  float scaled[kBlocks][4] = {};
 #pragma unroll
   for (int tile = 0; tile < 4; ++tile) {
-    uint4 c[kTiles];
-    uint32_t scales[kTiles];
-#pragma unroll
-    for (int k = 0; k < kTiles; ++k) {
-      c[k] = *reinterpret_cast<const uint4*>(at + k * Q4K::kBytes + tile * 512 + lane * 16);
-      scales[k] = *reinterpret_cast<const uint32_t*>(at + k * Q4K::kBytes + Q4K::kScalesAt + g * 16 + tile * 4);
-    }
+    const uint4 c = *reinterpret_cast<const uint4*>(at + tile * 512 + lane * 16);
+    const uint32_t scales = *reinterpret_cast<const uint32_t*>(at + Q4K::kScalesAt + g * 16 + tile * 4);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      uint32_t a[kTiles][2][4];
-      float scale[kTiles][2];
+      uint32_t a[2][4];
+      const uint32_t low = h ? c.y : c.x, high = h ? c.w : c.z;
 #pragma unroll
-      for (int k = 0; k < kTiles; ++k) {
-        const uint32_t low = h ? c[k].y : c[k].x, high = h ? c[k].w : c[k].z;
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          a[k][i / 2][i % 2 * 2] = codes(low, i);
-          a[k][i / 2][i % 2 * 2 + 1] = codes(high, i);
-        }
-        scale[k][0] = small(scales[k], 2 * h);
-        scale[k][1] = small(scales[k], 2 * h + 1);
+      for (int i = 0; i < 4; ++i) {
+        a[i / 2][i % 2 * 2] = codes(low, i);
+        a[i / 2][i % 2 * 2 + 1] = codes(high, i);
       }
-      constexpr int kGroup = kBlocks > 2 ? 2 : 1;  // blocks whose chains run side by side
+      const float scale[2] = {small(scales, 2 * h), small(scales, 2 * h + 1)};
 #pragma unroll
-      for (int first = 0; first < kBlocks; first += kGroup) {
-        uint4 v[kGroup];
-        float dot[kGroup][kTiles][4] = {};
+      for (int b = 0; b < kBlocks; ++b) {
+        const uint4 v = x(b, 2 * tile + h);
+        float dot[4] = {};
+        mma(dot, a[0], v.x, v.y);
+        mma(dot, a[1], v.z, v.w);
 #pragma unroll
-        for (int b = 0; b < kGroup; ++b) v[b] = x(first + b, 2 * tile + h);
-#pragma unroll
-        for (int b = 0; b < kGroup; ++b)
-#pragma unroll
-          for (int k = 0; k < kTiles; ++k) product<kBlocks>(dot[b][k], a[k][0], v[b].x, v[b].y);
-#pragma unroll
-        for (int b = 0; b < kGroup; ++b)
-#pragma unroll
-          for (int k = 0; k < kTiles; ++k) product<kBlocks>(dot[b][k], a[k][1], v[b].z, v[b].w);
-#pragma unroll
-        for (int b = 0; b < kGroup; ++b)
-#pragma unroll
-          for (int k = 0; k < kTiles; ++k)
-#pragma unroll
-            for (int i = 0; i < 4; ++i)
-              scaled[k][first + b][i] = fma(scale[k][i / 2], dot[b][k][i], scaled[k][first + b][i]);
+        for (int i = 0; i < 4; ++i) scaled[b][i] = fma(scale[i / 2], dot[i], scaled[b][i]);
       }
     }
   }
-  uint32_t minimums[kTiles][2];
-  uint2 factors[kTiles];
-#pragma unroll
-  for (int k = 0; k < kTiles; ++k) {
-    const uint32_t m = *reinterpret_cast<const uint32_t*>(at + k * Q4K::kBytes + Q4K::kMinimumsAt + lane * 4);
-    minimums[k][0] = minus_128(__byte_perm(m, 0x43434343u, 0x4140));
-    minimums[k][1] = minus_128(__byte_perm(m, 0x43434343u, 0x4342));
-    factors[k] = *reinterpret_cast<const uint2*>(at + k * Q4K::kBytes + Q4K::kFactorsAt + g * 8);
-  }
+  const uint32_t m = *reinterpret_cast<const uint32_t*>(at + Q4K::kMinimumsAt + lane * 4);
+  const uint32_t first = minus_128(__byte_perm(m, 0x43434343u, 0x4140)),
+                 second = minus_128(__byte_perm(m, 0x43434343u, 0x4342));
+  const uint32_t minimums[4] = {first, second, first, second};
+  const uint2 factors = *reinterpret_cast<const uint2*>(at + Q4K::kFactorsAt + g * 8);
 #pragma unroll
   for (int b = 0; b < kBlocks; ++b) {
     const Totals total = totals(b);
+    float least[4] = {};
+    mma(least, minimums, total.high, total.middle);
+    mma(least, minimums, total.low, 0u);
 #pragma unroll
-    for (int k = 0; k < kTiles; ++k) {
-      const uint32_t a[4] = {minimums[k][0], minimums[k][1], minimums[k][0], minimums[k][1]};
-      float least[4] = {};
-      product<kBlocks>(least, a, total.high, total.middle);
-      product<kBlocks>(least, a, total.low, 0u);
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t f = i < 2 ? factors[k].x : factors[k].y;
-        value[k][b][i] = fma(-half_of(f, 1), least[i], __fmul_rn(half_of(f, 0), scaled[k][b][i]));
-      }
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t f = i < 2 ? factors.x : factors.y;
+      value[b][i] = fma(-half_of(f, 1), least[i], __fmul_rn(half_of(f, 0), scaled[b][i]));
     }
   }
 }
@@ -214,63 +175,48 @@ FORETOKEN_DEVICE float signed_byte(uint32_t bytes, int i) {
   return __fadd_rn(__uint_as_float(__byte_perm(bytes ^ 0x80808080u, 0x4B000000u, 0x7440 + i)), -8388736.0f);
 }
 
-template <int kTiles, int kBlocks, class Inputs, class Sums>
-FORETOKEN_DEVICE void super_blocks(Q6K, const uint8_t* at, Inputs x, Sums, float (&value)[kTiles][kBlocks][4]) {
+template <int kBlocks, class Inputs, class Sums>
+FORETOKEN_DEVICE void super_block(Q6K, const uint8_t* at, Inputs x, Sums, float (&value)[kBlocks][4]) {
   const int lane = threadIdx.x & 31, g = lane >> 2;
-  float scaled[kTiles][kBlocks][4] = {};
+  float scaled[kBlocks][4] = {};
 #pragma unroll
   for (int chunk = 0; chunk < 4; ++chunk) {
-    uint4 low[kTiles];
-    uint2 high[kTiles], scales[kTiles];
-#pragma unroll
-    for (int k = 0; k < kTiles; ++k) {
-      const uint8_t* from = at + k * Q6K::kBytes;
-      low[k] = *reinterpret_cast<const uint4*>(from + chunk * 512 + lane * 16);
-      high[k] = *reinterpret_cast<const uint2*>(from + Q6K::kHighAt + chunk / 2 * 512 + lane * 16 + chunk % 2 * 8);
-      scales[k] = *reinterpret_cast<const uint2*>(from + Q6K::kScalesAt + g * 32 + chunk * 8);
-    }
+    const uint4 low = *reinterpret_cast<const uint4*>(at + chunk * 512 + lane * 16);
+    const uint2 high = *reinterpret_cast<const uint2*>(at + Q6K::kHighAt + chunk / 2 * 512 + lane * 16 + chunk % 2 * 8);
+    const uint2 scales = *reinterpret_cast<const uint2*>(at + Q6K::kScalesAt + g * 32 + chunk * 8);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {  // 32 inputs: two sub-blocks
-      uint32_t a[kTiles][2][4];
-      float scale[kTiles][2][2];
+      uint32_t a[2][4];
+      float scale[2][2];
+      const uint32_t first = h ? low.y : low.x, second = h ? low.w : low.z, s = h ? scales.y : scales.x;
 #pragma unroll
-      for (int k = 0; k < kTiles; ++k) {
-        const uint32_t first = h ? low[k].y : low[k].x, second = h ? low[k].w : low[k].z,
-                       s = h ? scales[k].y : scales[k].x;
+      for (int u = 0; u < 2; ++u) {
 #pragma unroll
-        for (int u = 0; u < 2; ++u) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            a[k][u][2 * i] = six_bit_codes(first, 2 * u + i, high[k].x, 4 * h + 2 * u + i);
-            a[k][u][2 * i + 1] = six_bit_codes(second, 2 * u + i, high[k].y, 4 * h + 2 * u + i);
-          }
-          scale[k][u][0] = signed_byte(s, 2 * u);
-          scale[k][u][1] = signed_byte(s, 2 * u + 1);
+        for (int i = 0; i < 2; ++i) {
+          a[u][2 * i] = six_bit_codes(first, 2 * u + i, high.x, 4 * h + 2 * u + i);
+          a[u][2 * i + 1] = six_bit_codes(second, 2 * u + i, high.y, 4 * h + 2 * u + i);
         }
+        scale[u][0] = signed_byte(s, 2 * u);
+        scale[u][1] = signed_byte(s, 2 * u + 1);
       }
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const uint4 v = x(b, 2 * chunk + h);
 #pragma unroll
-        for (int k = 0; k < kTiles; ++k)
+        for (int u = 0; u < 2; ++u) {
+          float dot[4] = {};
+          mma(dot, a[u], u ? v.z : v.x, u ? v.w : v.y);
 #pragma unroll
-          for (int u = 0; u < 2; ++u) {
-            float dot[4] = {};
-            product<kBlocks>(dot, a[k][u], u ? v.z : v.x, u ? v.w : v.y);
-#pragma unroll
-            for (int i = 0; i < 4; ++i) scaled[k][b][i] = fma(scale[k][u][i / 2], dot[i], scaled[k][b][i]);
-          }
+          for (int i = 0; i < 4; ++i) scaled[b][i] = fma(scale[u][i / 2], dot[i], scaled[b][i]);
+        }
       }
     }
   }
+  const uint32_t factors = *reinterpret_cast<const uint32_t*>(at + Q6K::kFactorsAt + g * 4);
 #pragma unroll
-  for (int k = 0; k < kTiles; ++k) {
-    const uint32_t factors = *reinterpret_cast<const uint32_t*>(at + k * Q6K::kBytes + Q6K::kFactorsAt + g * 4);
+  for (int b = 0; b < kBlocks; ++b)
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) value[k][b][i] = __fmul_rn(half_of(factors, i / 2), scaled[k][b][i]);
-  }
+    for (int i = 0; i < 4; ++i) value[b][i] = __fmul_rn(half_of(factors, i / 2), scaled[b][i]);
 }
 
 }  // namespace foretoken::cuda
