@@ -94,7 +94,7 @@ TEST(GrammarSchema, ManyValues) {
   ASSERT_TRUE(grammar.ok()) << grammar.error().message;
   for (size_t i = 0; i < values.size(); i += 97) EXPECT_TRUE(accepts(*grammar, dump_json(values[i]))) << values[i];
   EXPECT_TRUE(accepts(*grammar, dump_json(values.back())));
-  for (const char* text : {"2", "\"value\"", "\"value 7918\"", "\"value 79190", "\"value  7919\"", "\"value 237562081\"", "false"}) EXPECT_FALSE(accepts(*grammar, text)) << text;
+  for (const char* text : {"2", "\"value\"", "\"value 7918\"", "\"value 79190", "\"value  7919\"", "\"value 237562082\"", "false"}) EXPECT_FALSE(accepts(*grammar, text)) << text;
   const auto fewer = json_schema_grammar({{"enum", values}, {"pattern", "0$"}, {"type", "string"}});
   ASSERT_TRUE(fewer.ok()) << fewer.error().message;
   EXPECT_TRUE(accepts(*fewer, "\"value 79190\""));
