@@ -10,6 +10,7 @@ namespace foretoken {
 namespace {
 
 constexpr double kCostStep = 0.2;          // least weight of a new measurement
+constexpr double kMuchFaster = 0.7, kFasterStep = 0.7;  // logarithm of a fall that is believed at once, and how much of it
 constexpr double kOutlier = 3.0;           // a measurement counts as at most this many times its expectation
 constexpr double kSharedChange = 0.5;      // how much of a change other counts share
 constexpr double kSettledWeight = 6;       // measurements after which a count is well known
@@ -25,7 +26,8 @@ constexpr float kEnoughGuesses = 5, kHopeless = 0.2f;  // guesses of which none 
 constexpr double kPriorBacklogRow = 0.02;  // plain passes a row that waits in front of a draft takes
 constexpr int kUsualBacklog = 4;           // rows that are part of a draft's own cost
 constexpr int64_t kFirstPatience = 256, kMostPatience = 8192;  // cycles of all answers between trials of a route that always lost
-constexpr double kMostCredit = 12.0;
+constexpr double kMostCredit = 12.0;          // plain passes
+constexpr double kEnoughSaved = 0.9;         // of kMostCredit, for trying a route whatever it seems to cost
 constexpr double kRecent = 0.75;          // of what the cycles before count, per cycle
 constexpr double kHysteresis = 0.03;       // tokens a change of plan must promise
 constexpr float kForget = 0.9f;           // of what a text showed of a route, per cycle without it
@@ -93,15 +95,16 @@ void CostCurve::observe(int count, double seconds) {
   const size_t below = exact ? above : above - 1;
   const double share = exact ? 1.0 : double(count - knots_[below].count) / (knots_[above].count - knots_[below].count);
   if (std::min(knots_[below].weight, knots_[above].weight) >= 2) seconds = std::min(seconds, kOutlier * expected);
+  const double change = expected > 0 ? std::log(seconds / expected) : 0;
+  const bool falls = change < -kMuchFaster;  // a busy machine makes slower, nothing makes much faster: what was known was from a bad hour
   double moved = 0;
   const auto move = [&](Knot& knot, double part) {
     if (part <= 0) return;
     // A knot that was never measured starts where the curve puts it. The first run of a count is often a slow one.
     if (knot.weight == 0) knot.seconds = expected > 0 ? at(knot.count) : seconds;
-    const double step = part * std::max(kCostStep, 1 / (knot.weight + 1));
-    const double change = expected > 0 ? std::log(seconds / expected) : 0;
+    const double step = part * std::max(falls ? kFasterStep : kCostStep, 1 / (knot.weight + 1));
     knot.seconds *= std::exp(step * change);
-    if (knot.weight >= kSettledWeight) moved += part * step * change;
+    if (falls || knot.weight >= kSettledWeight) moved += part * step * change;
     knot.weight += part * (knot.weight == 0 ? 0.5 : 1.0);
   };
   move(knots_[below], exact ? 1.0 : 1 - share);
@@ -109,7 +112,7 @@ void CostCurve::observe(int count, double seconds) {
   largest_ = std::max(largest_, count);
   if (moved == 0) return;
   for (size_t i = 0; i < knots_.size(); ++i)
-    if (i != below && i != above) knots_[i].seconds *= std::exp(kSharedChange * moved);
+    if (i != below && i != above) knots_[i].seconds *= std::exp((falls ? 1 : kSharedChange) * moved);
 }
 
 void CostCurve::weaken() {
@@ -249,12 +252,17 @@ double Controller::rate_here(const CycleLimits& limits) const {
   return best;
 }
 
-void Controller::open_credit(double plain) {
+// Whether a route may use an answer's first credit: it wins at times, and it does not seem to cost more than that.
+bool Controller::trusted(Route route, int64_t context, double plain) const {
+  return memory_.routes[static_cast<size_t>(route)].trusted() && memory_.draft_seconds(route, 1, context) <= kFirstCredit * plain;
+}
+
+void Controller::open_credit(int64_t context, double plain) {
   if (has_credit_) return;
   has_credit_ = true;
   saving_ = true;
   for (const Route route : {Route::kMtp, Route::kBlock, Route::kScripted})
-    if (allowed(route) && memory_.routes[static_cast<size_t>(route)].trusted()) saving_ = false;
+    if (allowed(route) && trusted(route, context, plain)) saving_ = false;
   credit_ = saving_ ? memory_.savings : kFirstCredit * plain;
 }
 
@@ -265,10 +273,11 @@ bool Controller::affordable(Route route, double seconds, double plain) const {
   return risk <= credit_ || (risk <= kSmallBet * plain && credit_ > -kMostDebt * plain);
 }
 
-// A route that has always lost is tried again when that was saved up, and more and more rarely.
-bool Controller::saved_enough(Route route, double price) const {
+// A route that has always lost is tried again when that was saved up, and more and more rarely. What it seemed to cost may come from a bad
+// hour of the machine, and only trying tells: nearly all that can be saved is always enough.
+bool Controller::saved_enough(Route route, double price, double plain) const {
   const SpeculationMemory::Patience& p = memory_.patience[static_cast<size_t>(route)];
-  return !tried_ && price <= credit_ && memory_.cycle - p.last >= std::max(kFirstPatience, p.wait);
+  return !tried_ && std::min(price, kEnoughSaved * kMostCredit * plain) <= credit_ && memory_.cycle - p.last >= std::max(kFirstPatience, p.wait);
 }
 
 DraftPlan Controller::pinned_plan(const CycleLimits& limits, const FreeDraft& free) const {
@@ -337,7 +346,7 @@ DraftPlan Controller::plan(const CycleLimits& limits, const FreeDraft& free) {
   const int lanes = 1 + limits.others.lanes;
   const double plain = added_seconds(1, limits), share = plain_share(limits);
   if (!memory_.verify_known(lanes, limits.context, lanes) || share <= 0) return {};  // nothing can be compared before one plain pass was timed
-  open_credit(share);
+  open_credit(limits.context, share);
   // A copy or a run of the grammar sets the pace itself: rows past its best width cost more than they bring, however slow other plans are.
   const float truth = std::min(kMostTruth, routes_[static_cast<size_t>(free.route)].truth());
   double free_rate = 0;
@@ -367,8 +376,8 @@ DraftPlan Controller::plan(const CycleLimits& limits, const FreeDraft& free) {
     const double draft = memory_.draft_seconds(route, c.depth, limits.context);
     const double backlog = memory_.backlog_seconds(route, limits.backlog[static_cast<size_t>(route)]);
     const double price = draft + backlog + added_seconds(3, limits) - plain;
-    if (!memory_.routes[static_cast<size_t>(route)].trusted() && use.last < 0) {  // whatever it promises, it has not kept it
-      if (saved_enough(route, price) && free.value.size() <= 1 && !probe.model) probe = c;
+    if (!trusted(route, limits.context, share) && use.last < 0) {  // whatever it promises, it has not kept it
+      if (saved_enough(route, price, share) && free.value.size() <= 1 && !probe.model) probe = c;
       continue;
     }
     if (credit_ > price && idle >= use.wait && (!probe.model || idle > cycle_ - uses_[static_cast<size_t>(probe.route)].last)) probe = c;

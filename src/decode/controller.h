@@ -197,10 +197,11 @@ class Controller {
   double plain_share(const CycleLimits& limits) const { return plain_share(1 + limits.others.lanes, limits.context); }
   double plain_share(int lanes, int64_t context) const { return memory_.verify_seconds(lanes, context, lanes) / lanes; }
   int widest(const CycleLimits& limits) const;        // nodes whose pass is not far beyond what was measured
-  void open_credit(double plain);
+  void open_credit(int64_t context, double plain);
+  bool trusted(Route route, int64_t context, double plain) const;
   // Whether `seconds` more than plain decoding may be bet on a route's guesses.
   bool affordable(Route route, double seconds, double plain) const;
-  bool saved_enough(Route route, double price) const;  // for trying a route that has always lost
+  bool saved_enough(Route route, double price, double plain) const;  // for trying a route that has always lost
   double rate_here(const CycleLimits& limits) const;  // tokens per second of the best plan for text like this
   int deepest(Route route) const { return deepest_[static_cast<size_t>(route)]; }
   bool allowed(Route route) const { return allowed_[static_cast<size_t>(route)]; }

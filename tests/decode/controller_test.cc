@@ -106,6 +106,49 @@ TEST(Controller, GoodDraftersAreUsed) {
   EXPECT_LT(dear, 1.021);  // every row costs more than the token it brings
 }
 
+// A drafter that a bad hour of the machine made look hopeless is found again: what it seemed to cost then is believed only as long as nobody
+// could have looked again. The hour comes first, or behind answers that the drafter made fast.
+TEST(Controller, ABadHourIsNotForever) {
+  const ToyTarget target(200, 3, 12);
+  const SamplingParams sampling;
+  for (const auto& [good_answers, bad_cost] : {std::pair(0, 80.0), {10, 2.5}, {10, 12.0}, {10, 80.0}}) {
+    SCOPED_TRACE(bad_cost);
+    SpeculationMemory memory;
+    double draft_cost = 0.5, drafted_seconds = 0;
+    const auto answer = [&] {
+      constexpr int kTokens = 100;
+      ScriptedClock clock;
+      std::vector<std::unique_ptr<Drafter>> drafters;
+      drafters.push_back(std::make_unique<ScriptedDrafter>(
+          [&](std::span<const TokenId> sequence, const DraftRequest& request, Draft& draft) {
+            std::vector<TokenId> context(sequence.begin(), sequence.end());
+            for (int i = 0; i < std::min(request.depth, 7); ++i) {
+              context.push_back(draft_cost < 1 || i > 0 ? toy_token(target, context, sampling) : 0);
+              draft.add(context.back(), i - 1, 0.9f);
+            }
+          },
+          Route::kBlock, &clock,
+          [&](int) {
+            drafted_seconds += draft_cost;
+            return draft_cost;
+          }));
+      Speculator speculator(std::move(drafters), {}, &memory, clock);
+      return toy_generate(target, speculator, clock, {1, 2, 3}, kTokens, sampling, [](int rows) { return 1 + 0.03 * (rows - 1); }).seconds / (kTokens - 1);
+    };
+    for (int i = 0; i < good_answers; ++i) EXPECT_LT(answer(), 0.5);
+    draft_cost = bad_cost;
+    drafted_seconds = 0;
+    for (int i = 0; i < 8; ++i) answer();
+    EXPECT_GT(drafted_seconds, 0);  // it was tried, and lost
+    EXPECT_GT(answer(), 0.98);
+    draft_cost = 0.5;
+    int answers = 0;
+    while (answers < 200 && answer() > 0.5) ++answers;
+    EXPECT_LT(answers, 100);
+    for (int i = 0; i < 5; ++i) EXPECT_LT(answer(), 0.5) << "once found it stays in use";
+  }
+}
+
 // ---- Regret on recorded traces
 
 struct FixedPlan {
