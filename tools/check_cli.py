@@ -20,7 +20,7 @@ def expect(condition, what):
 
 
 def run(program, *words, text=None, status=0):
-    result = subprocess.run([program, *map(str, words)], input=text, capture_output=True, text=True)
+    result = subprocess.run([program, *map(str, words)], input=text if text is not None else "", capture_output=True, text=True)
     expect(result.returncode == status, f"{' '.join(map(str, words))[:90]}: exit status {result.returncode}, expected {status}: {result.stderr.strip()[:200]}")
     if status == 2:
         lines = result.stderr.strip().splitlines()
@@ -71,6 +71,22 @@ def check_answers(program):
     expect(as_json(program, "run", "--json", "-n", 0, "--ids", "1,2,3")["ids"] == [], "budget of 0")
     piped = as_json(program, "run", "--json", "-n", 4, "--raw", text="Once upon a time")
     expect(piped["prompt_ids"] == as_json(program, "tokenize", "--json", "Once upon a time")["ids"], "a prompt from standard input")
+
+
+def check_schema(program):
+    with tempfile.TemporaryDirectory() as folder:
+        schema = pathlib.Path(folder, "schema.json")
+        schema.write_text(json.dumps({"type": "object", "properties": {"count": {"type": "integer", "minimum": 0, "maximum": 9}, "name": {"enum": ["left", "right"]}},
+                                      "required": ["count", "name"], "additionalProperties": False}))
+        answers = []
+        for route in ("off", "grammar", "auto"):
+            answer = as_json(program, "run", "--json", "--thinking", "off", "--temperature", 0, "--speculate", route, "--json-schema", schema, "A JSON object")
+            value = json.loads(answer["text"])
+            expect(set(value) == {"count", "name"} and 0 <= value["count"] <= 9 and value["name"] in ("left", "right"), f"--json-schema with {route}: {answer['text']}")
+            answers.append(answer["ids"])
+            if route == "grammar":
+                expect(answer["speculation"]["accepted"] > 0, "--json-schema: the grammar drafted nothing that was accepted")
+        expect(answers[0] == answers[1] == answers[2], "--json-schema: answers differ between routes")
 
 
 def check_text(program):
@@ -206,7 +222,8 @@ def check_bad_input(program):
                   ["run", "--top-p", "0", "x"], ["run", "--speculate", "magic", "x"], ["run", "--verify", "magic", "x"], ["run", "--live-threshold", "2", "x"],
                   ["run", "--backend", "magic", "x"], ["logits"], ["nonsense"], [], ["detokenize", "1,,2"], ["detokenize", "99999999"],
                   ["quantize", MODEL, "never-written.gguf", "--type", "Q9"], ["perplexity"], ["run", "--model", str(ROOT / "README.md"), "x"],
-                  ["run", "--json-schema", "x.json", "x"], ["bench"], ["bench", "speed", "--arms", "magic"], ["bench", "resolve", "/nonexistent"],
+                  ["run", "--json-schema", "x.json", "x"], ["bench"], ["nope"], ["bench", "nope"], ["run", ""], ["run", "--max-tokens", "abc", "x"],
+                  ["run", "--draft-model", "/nonexistent", "x"], ["run", "--ids", ",".join(["5"] * 40000)], ["bench", "speed", "--arms", "magic"], ["bench", "resolve", "/nonexistent"],
                   ["bench", "abba", "--a=--threads 1", "--b=true"], ["bench", "load", "--url", "ftp://x"], ["bench", "compare"], ["run", "--packed-cache", "much", "x"], ["run", "--packed-cache", "1P", "x"], ["run", "--max-tokens", "-3", "x"]):
         run(program, *words, status=2)
     if not pathlib.Path("/dev/nvidia0").exists():
@@ -216,7 +233,7 @@ def check_bad_input(program):
 def main():
     build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     program = str(build / "foretoken")
-    for check in (check_answers, check_text, check_scores, check_inspect, check_packed, check_bench, check_bad_input):
+    for check in (check_answers, check_schema, check_text, check_scores, check_inspect, check_packed, check_bench, check_bad_input):
         check(program)
     print(f"{len(failures)} failures" if failures else "cli: all as documented")
     return 1 if failures else 0

@@ -39,7 +39,7 @@ struct AnswerRequest {
 };
 
 // A thinking budget, and the JSON Schema of a file that the answer must follow (empty: none). Null when there are no rules.
-Result<std::unique_ptr<TokenRules>> answer_rules(const LoadedModel& model, const ThinkingChoice& thinking, const std::string& schema_file, bool in_reasoning);
+Result<std::shared_ptr<TokenRules>> answer_rules(const LoadedModel& model, const ThinkingChoice& thinking, const std::string& schema_file, bool in_reasoning);
 
 // Set by Ctrl-C while an answer runs; the answer then ends as cancelled, keeping what was generated.
 void watch_interrupts();

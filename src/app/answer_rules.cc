@@ -4,10 +4,21 @@
 
 namespace foretoken::app {
 
-Result<std::unique_ptr<TokenRules>> answer_rules(const LoadedModel& model, const ThinkingChoice& thinking, const std::string& schema_file, bool in_reasoning) {
-  if (!thinking.budget && schema_file.empty()) return std::unique_ptr<TokenRules>();
-  ASSIGN_OR_RETURN(const Tokenizer* tokenizer, model.tokenizer());
+namespace {
+
+// Rules read the text's tokenizer as long as they live.
+struct RulesOfText {
   serve::ModelText text;
+  std::unique_ptr<TokenRules> rules;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<TokenRules>> answer_rules(const LoadedModel& model, const ThinkingChoice& thinking, const std::string& schema_file, bool in_reasoning) {
+  if (!thinking.budget && schema_file.empty()) return std::shared_ptr<TokenRules>();
+  ASSIGN_OR_RETURN(const Tokenizer* tokenizer, model.tokenizer());
+  const auto kept = std::make_shared<RulesOfText>();
+  serve::ModelText& text = kept->text;
   text.tokenizer = *tokenizer;
   text.stop_tokens = model.config().stop_tokens;
   for (const TokenId id : tokenizer->end_ids())
@@ -22,7 +33,8 @@ Result<std::unique_ptr<TokenRules>> answer_rules(const LoadedModel& model, const
   }
   auto rules = serve::RuleMaker(text, model.config().vocab).make(s);
   if (!rules && !schema_file.empty()) return Error{rules.error().code, "--json-schema " + schema_file + ": " + rules.error().message};
-  return rules;
+  ASSIGN_OR_RETURN(kept->rules, std::move(rules));
+  return std::shared_ptr<TokenRules>(kept, kept->rules.get());
 }
 
 }  // namespace foretoken::app

@@ -27,7 +27,20 @@ int main(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return program.exit(e);  // --help, --version
-    fmt::print(stderr, "foretoken: {} (see foretoken --help)\n", e.what());
+    // The deepest command that the line names: its help lists what it takes.
+    const CLI::App* command = &program;
+    std::string path = "foretoken", what = e.what();
+    for (int i = 1; i < argc && !command->get_subcommands({}).empty(); ++i) {
+      const auto commands_here = command->get_subcommands([&](const CLI::App* c) { return c->get_name() == argv[i]; });
+      const CLI::App* next = commands_here.empty() ? nullptr : commands_here[0];
+      if (next == nullptr) {
+        if (argv[i][0] != '-') what = fmt::format("\"{}\" is no command of {}", argv[i], path);
+        break;
+      }
+      command = next;
+      path += fmt::format(" {}", argv[i]);
+    }
+    fmt::print(stderr, "foretoken: {} (see {} --help)\n", what, path);
     return 2;
   }
   try {

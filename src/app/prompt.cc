@@ -19,7 +19,7 @@ Result<ThinkingChoice> ThinkingChoice::parse(const std::string& text) {
 }
 
 void add_sampling_options(CLI::App& command, SamplingOptions& o) {
-  command.add_option("--max-tokens,-n", o.max_tokens, "Longest answer in tokens")->check(CLI::NonNegativeNumber)->capture_default_str();
+  command.add_option("--max-tokens,-n", o.max_tokens, "Longest answer in tokens")->check(CLI::Range(int64_t{0}, int64_t{1} << 26))->capture_default_str();
   command.add_option("--temperature", o.params.temperature, "0 is greedy")->capture_default_str();
   command.add_option("--top-p", o.params.top_p, "Keep the most likely tokens up to this mass")->capture_default_str();
   command.add_option("--top-k", o.params.top_k, "Keep this many tokens (0: all)")->capture_default_str();

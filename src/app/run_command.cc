@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <iostream>
 
 #include "app/answer.h"
@@ -27,6 +28,7 @@ Result<std::vector<TokenId>> prompt_ids(const RunOptions& o, LoadedModel& model)
     if (::isatty(STDIN_FILENO)) return Error{ErrorCode::kUsage, "run needs a prompt: foretoken run \"...\", --prompt-file or --ids"};
     text = read_standard_input();
   }
+  if (text.empty()) return Error{ErrorCode::kUsage, "the prompt is empty; give foretoken run some text, or --ids"};
   ASSIGN_OR_RETURN(const Tokenizer* tokenizer, model.tokenizer());
   if (o.raw) return tokenizer->encode(text);
   ASSIGN_OR_RETURN(const ChatTemplate* chat_template, model.chat_template());
@@ -89,6 +91,15 @@ Status check(const RunOptions& o) {
   return {};
 }
 
+// What a shell expects of a program that was interrupted: by the signal itself, once what there was has been printed.
+int finished() {
+  if (!interrupted()) return 0;
+  std::cout << std::flush;
+  std::signal(SIGINT, SIG_DFL);
+  std::raise(SIGINT);
+  return 130;
+}
+
 int run(const RunOptions& o) {
   if (const Status valid = check(o); !valid) return report(valid.error());
   auto loaded = LoadedModel::load(o.common, &o.speculation);
@@ -96,6 +107,8 @@ int run(const RunOptions& o) {
   LoadedModel& model = **loaded;
   auto prompt = prompt_ids(o, model);
   if (!prompt) return report(prompt.error());
+  if (const int64_t most = model.config().max_positions; most > 0 && static_cast<int64_t>(prompt->size()) >= most)
+    return report({ErrorCode::kUsage, fmt::format("the prompt has {} tokens and the model's context is {}; shorten it", prompt->size(), most)});
   const auto tokenizer = model.tokenizer();
   const Tokenizer* text = tokenizer ? *tokenizer : nullptr;
 
@@ -121,7 +134,7 @@ int run(const RunOptions& o) {
     if (const Status written = trace.write(o.trace); !written) return report(written.error());
   if (!stream) {
     std::cout << dump_json(answer_json(*answer, *prompt, o.speculation, model), 1) << "\n";
-    return 0;
+    return finished();
   }
   if (!text) {
     for (size_t i = 0; i < answer->ids.size(); ++i) std::cout << (i ? "," : "") << answer->ids[i];
@@ -133,7 +146,7 @@ int run(const RunOptions& o) {
     log_info(o.common, fmt::format("{} prompt tokens in {:.3f} s, {} tokens at {:.1f} tokens/s ({}); speculation {}: {:.2f} tokens per cycle",
                                    answer->prompt_tokens, answer->prefill_s, answer->ids.size(), rate, finish_reason_name(answer->reason),
                                    model.drafts()->resolution().resolved, answer->counters.tokens_per_cycle()));
-  return 0;
+  return finished();
 }
 
 }  // namespace

@@ -149,6 +149,25 @@ std::optional<OrderedJson> read_tool(Fields& f, const OrderedJson& tool, const s
   return OrderedJson{{"type", "function"}, {"function", std::move(function)}};
 }
 
+// Functions of one server, as agents group them: the model sees them under joined names.
+bool read_namespace(Fields& f, const OrderedJson& space, const std::string& name, GenerationSpec& spec, Conversation& conversation) {
+  const OrderedJson of = space.value("name", OrderedJson()), tools = space.value("tools", OrderedJson());
+  if (!of.is_string() || of.get_ref<const std::string&>().empty() || !tools.is_array()) {
+    f.fail(ApiError::invalid(name, name + " must have a name and a list of tools"));
+    return false;
+  }
+  for (size_t i = 0; i < tools.size(); ++i) {
+    auto tool = read_tool(f, tools[i], fmt::format("{}.tools[{}]", name, i), true);
+    if (!tool) return false;
+    OrderedJson& own = (*tool)["function"]["name"];
+    const std::string joined = joined_tool_name(of.get<std::string>(), own.get<std::string>());
+    spec.namespaced_tools[joined] = {of.get<std::string>(), own.get<std::string>()};
+    own = joined;
+    conversation.tools.push_back(*std::move(tool));
+  }
+  return true;
+}
+
 void read_tool_choice(Fields& f, bool flat, GenerationSpec& spec) {
   const OrderedJson* choice = f.find("tool_choice");
   if (!choice) return;
@@ -170,12 +189,20 @@ void read_tool_choice(Fields& f, bool flat, GenerationSpec& spec) {
 
 }  // namespace
 
+std::string joined_tool_name(const std::string& space, const std::string& name) { return space + "__" + name; }
+
 void read_tools(Fields& f, bool flat, GenerationSpec& spec, Conversation& conversation) {
   const OrderedJson* tools = f.array("tools");
   if (tools && !tools->empty()) {
     conversation.tools = OrderedJson::array();
     for (size_t i = 0; i < tools->size(); ++i) {
-      auto tool = read_tool(f, (*tools)[i], fmt::format("tools[{}]", i), flat);
+      const OrderedJson& given = (*tools)[i];
+      const std::string name = fmt::format("tools[{}]", i);
+      if (flat && given.is_object() && given.value("type", OrderedJson()) == "namespace") {
+        if (!read_namespace(f, given, name, spec, conversation)) return;
+        continue;
+      }
+      auto tool = read_tool(f, given, name, flat);
       if (!tool) return;
       conversation.tools.push_back(*std::move(tool));
     }

@@ -16,6 +16,8 @@ void read_format(Fields& f, const OrderedJson* format, const std::string& name, 
 void read_thinking(Fields& f, GenerationSpec& spec, Conversation& conversation);
 void read_effort(const std::string& effort, GenerationSpec& spec, Conversation& conversation);
 // OpenAI's tools and tool_choice; `flat`: Responses' form, made into the other.
+// What the model sees of a tool `name` in the namespace `space` (Responses API).
+std::string joined_tool_name(const std::string& space, const std::string& name);
 void read_tools(Fields& f, bool flat, GenerationSpec& spec, Conversation& conversation);
 void refuse_foreign_fields(Fields& f);
 

@@ -1,6 +1,7 @@
 // GenerationSpec: what a request of any API wants, in one form. The API readers make it, the prompt maker and the calls use it.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <variant>
@@ -40,6 +41,10 @@ struct GenerationSpec {
   ToolUse tool_use = ToolUse::kNone;
   std::string named_tool;            // kRequired: this one
   bool parallel_tools = true;
+  struct NamespacedTool {
+    std::string space, name;
+  };
+  std::map<std::string, NamespacedTool> namespaced_tools;  // by the name that the model sees (Responses API)
 
   bool stream = false, include_usage = false, return_progress = false, return_tokens = false, echo = false;
   bool speculate = true;

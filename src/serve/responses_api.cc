@@ -32,7 +32,10 @@ ApiStatus add_reasoning(const OrderedJson& item, const std::string& name, Ordere
 }
 
 ApiStatus add_call(const OrderedJson& item, const std::string& name, OrderedJson& out) {
-  const OrderedJson function = item.value("name", OrderedJson()), arguments = item.value("arguments", OrderedJson(""));
+  OrderedJson function = item.value("name", OrderedJson());
+  if (const OrderedJson space = item.value("namespace", OrderedJson()); space.is_string() && function.is_string())
+    function = joined_tool_name(space.get<std::string>(), function.get<std::string>());
+  const OrderedJson arguments = item.value("arguments", OrderedJson(""));
   if (!function.is_string() || !arguments.is_string()) return ApiError::invalid(name, name + " must have a name and arguments as a JSON text");
   open_turn(out)["tool_calls"].push_back({{"id", item.value("call_id", OrderedJson(""))}, {"type", "function"},
                                           {"function", {{"name", function}, {"arguments", arguments_object(arguments.get<std::string>())}}}});

@@ -30,8 +30,16 @@ class ResponsesWriter : public AnswerWriter {
   static OrderedJson message_item(const std::string& id, OrderedJson content, const char* status) {
     return {{"id", id}, {"type", "message"}, {"role", "assistant"}, {"status", status}, {"content", std::move(content)}};
   }
-  static OrderedJson call_item(const std::string& id, const ToolCall& call, const std::string& arguments, const char* status) {
-    return {{"id", id}, {"type", "function_call"}, {"call_id", call.id}, {"name", call.name}, {"arguments", arguments}, {"status", status}};
+  // A tool of a namespace goes back as it was given: by its own name and its namespace's.
+  const std::string& tool_name(const ToolCall& call) const {
+    const auto found = facts_.spec.namespaced_tools.find(call.name);
+    return found == facts_.spec.namespaced_tools.end() ? call.name : found->second.name;
+  }
+  OrderedJson call_item(const std::string& id, const ToolCall& call, const std::string& arguments, const char* status) const {
+    OrderedJson item = {{"id", id}, {"type", "function_call"}, {"call_id", call.id}, {"name", tool_name(call)}, {"arguments", arguments}, {"status", status}};
+    const auto found = facts_.spec.namespaced_tools.find(call.name);
+    if (found != facts_.spec.namespaced_tools.end()) item["namespace"] = found->second.space;
+    return item;
   }
 
   OrderedJson response(const char* status) const {
@@ -163,7 +171,7 @@ class ResponsesStreamWriter final : public ResponsesWriter {
       item = message_item(id_, OrderedJson::array({part}), "completed");
       tokens_.clear();
     } else {
-      item_event("response.function_call_arguments.done", {{"name", call().name}, {"arguments", text_}}, false);
+      item_event("response.function_call_arguments.done", {{"name", tool_name(call())}, {"arguments", text_}}, false);
       item = call_item(id_, call(), text_, "completed");
     }
     event("response.output_item.done", {{"output_index", done_items_.size()}, {"item", item}});

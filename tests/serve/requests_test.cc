@@ -157,6 +157,27 @@ TEST(ResponsesRequest, ItemsBecomeTurnsAndGoOn) {
   EXPECT_EQ(read_responses_request(parse(R"({"input":"x","background":true})"), {}, store).error().param, "background");
 }
 
+// Tools of a namespace (how Codex sends those of MCP servers): the model sees joined names, in the list and in calls of earlier turns.
+TEST(ResponsesRequest, ToolsOfANamespace) {
+  ResponseStore store(1 << 20);
+  const auto request = read_responses_request(parse(R"({"input":[{"role":"user","content":"x"},{"type":"function_call","call_id":"c","name":"js","namespace":"mcp__node","arguments":"{}"},
+    {"type":"function_call_output","call_id":"c","output":"o"}],
+    "tools":[{"type":"function","name":"f"},{"type":"namespace","name":"mcp__node","description":"d","tools":[{"type":"function","name":"js","parameters":{"type":"object"}},{"type":"function","name":"g"}]}]})"), {}, store);
+  ASSERT_TRUE(request) << request.error().message;
+  const Conversation& c = std::get<Conversation>(request->spec.prompts[0]);
+  ASSERT_EQ(c.tools.size(), 3u);
+  EXPECT_EQ(c.tools[0]["function"]["name"], "f");
+  EXPECT_EQ(c.tools[1]["function"]["name"], "mcp__node__js");
+  EXPECT_EQ(c.messages[1]["tool_calls"][0]["function"]["name"], "mcp__node__js");
+  ASSERT_EQ(request->spec.namespaced_tools.size(), 2u);
+  EXPECT_EQ(request->spec.namespaced_tools.at("mcp__node__g").space, "mcp__node");
+  EXPECT_EQ(request->spec.namespaced_tools.at("mcp__node__g").name, "g");
+  for (const char* bad : {R"({"type":"namespace","tools":[]})", R"({"type":"namespace","name":"n"})", R"({"type":"namespace","name":"n","tools":{}})"})
+    EXPECT_EQ(read_responses_request(parse((R"({"input":"x","tools":[)" + std::string(bad) + "]}").c_str()), {}, store).error().param, "tools[0]") << bad;
+  EXPECT_EQ(read_responses_request(parse(R"({"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"web_search"}]}]})"), {}, store).error().param,
+            "tools[0].tools[0].type");
+}
+
 TEST(ResponseStore, IsBounded) {
   ResponseStore store(100);
   for (int i = 0; i < 10; ++i) {
