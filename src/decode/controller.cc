@@ -252,9 +252,11 @@ double Controller::rate_here(const CycleLimits& limits) const {
   return best;
 }
 
-// Whether a route may use an answer's first credit: it wins at times, and it does not seem to cost more than that.
+// Whether a route may use an answer's first credit: it wins at times, and it does not seem to cost more than that. A first draft is often a
+// slow one, so few of them do not decide.
 bool Controller::trusted(Route route, int64_t context, double plain) const {
-  return memory_.routes[static_cast<size_t>(route)].trusted() && memory_.draft_seconds(route, 1, context) <= kFirstCredit * plain;
+  const RouteStatistics& known = memory_.routes[static_cast<size_t>(route)];
+  return known.trusted() && memory_.draft_seconds(route, 1, context) <= (known.young() ? kMostCredit : kFirstCredit) * plain;
 }
 
 void Controller::open_credit(int64_t context, double plain) {
@@ -380,7 +382,8 @@ DraftPlan Controller::plan(const CycleLimits& limits, const FreeDraft& free) {
       if (saved_enough(route, price, share) && free.value.size() <= 1 && !probe.model) probe = c;
       continue;
     }
-    if (credit_ > price && idle >= use.wait && (!probe.model || idle > cycle_ - uses_[static_cast<size_t>(probe.route)].last)) probe = c;
+    const bool young = memory_.routes[static_cast<size_t>(route)].young();
+    if (credit_ > (young ? std::min(price, kEnoughSaved * kFirstCredit * share) : price) && idle >= use.wait && (!probe.model || idle > cycle_ - uses_[static_cast<size_t>(probe.route)].last)) probe = c;
     if (!affordable(route, draft, share) || (tried_ && backlog > std::max(credit_, kSmallBet * share))) continue;
     if (last_model_ && last_route_ == route) c.gain += kHysteresis;
     if (c.gain > best.gain) best = c;

@@ -60,7 +60,8 @@ struct RouteStatistics {
   float wins = 0, cycles = 0;                // share of cycles with its draft that beat plain decoding, decayed; how many it averages
   float truth() const { return (accepted + 5.0f) / (predicted + 5.0f); }
   // Worth credit at the beginning of an answer: it has not been tried enough, or it wins at times.
-  bool trusted() const { return cycles < 6 || wins > 0.1f; }
+  bool trusted() const { return young() || wins > 0.1f; }
+  bool young() const { return cycles < 6; }
 
   void observe_draft(std::span<const float> cumulative_value, float least_step);
   void observe_outcome(float accepted_nodes, float predicted_nodes);
