@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <chrono>
+#include <filesystem>
 
 #include "app/progress.h"
 
@@ -110,6 +111,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
   m->target_ = std::make_unique<TargetModel>(m->config_, m->weights_, *m->backend_, target);
   if (flags) {
     ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(flags->speculate, options.draft_model, options.draft_weights));
+    if (std::error_code ignored; !options.draft_model.empty() && !std::filesystem::exists(options.draft_model, ignored))
+      return Error{ErrorCode::kUsage, fmt::format("--draft-model {}: there is no such file or folder", options.draft_model)};
     ASSIGN_OR_RETURN(m->speculation_.verify, parse_verify_mode(flags->verify));
     m->speculation_.width = flags->width;
     m->speculation_.live_threshold = static_cast<float>(flags->live_threshold);

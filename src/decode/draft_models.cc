@@ -12,8 +12,6 @@ namespace fs = std::filesystem;
 Result<DraftSettings> DraftSettings::parse(const std::string& speculate, const std::string& draft_model, const std::string& draft_weights) {
   DraftSettings s;
   s.draft_model = draft_model;
-  if (std::error_code ignored; !draft_model.empty() && !std::filesystem::exists(s.draft_model, ignored))
-    return Error{ErrorCode::kUsage, fmt::format("--draft-model {}: there is no such file or folder", draft_model)};
   if (draft_weights == "stored") {
     s.weights.reset();
   } else if (draft_weights != "auto") {
