@@ -80,7 +80,8 @@ def check_schema(program):
                                       "required": ["count", "name"], "additionalProperties": False}))
         answers = []
         for route in ("off", "grammar", "auto"):
-            answer = as_json(program, "run", "--json", "--thinking", "off", "--temperature", 0, "--speculate", route, "--json-schema", schema, "A JSON object")
+            pinned = ["--width", 7] if route == "grammar" else []  # what is drafted does not follow the clock
+            answer = as_json(program, "run", "--json", "--thinking", "off", "--temperature", 0, "--speculate", route, *pinned, "--json-schema", schema, "A JSON object")
             value = json.loads(answer["text"])
             expect(set(value) == {"count", "name"} and 0 <= value["count"] <= 9 and value["name"] in ("left", "right"), f"--json-schema with {route}: {answer['text']}")
             answers.append(answer["ids"])
