@@ -92,7 +92,7 @@ void GrammarBuilder::lay_out() {
 void GrammarBuilder::find_needs() {
   auto& states = grammar_.states_;
   std::vector<std::vector<uint32_t>> before(states.size()), callers(grammar_.rules_.size());
-  std::vector<uint32_t> todo;
+  std::vector<uint32_t> unsettled;
   for (uint32_t i = 0; i < states.size(); ++i) {
     Grammar::State& s = states[i];
     s.need = Grammar::kNever;
@@ -101,14 +101,14 @@ void GrammarBuilder::find_needs() {
       before[e.to].push_back(i);
       callers[e.rule].push_back(i);
     }
-    todo.push_back(i);
+    unsettled.push_back(i);
   }
   for (Grammar::Rule& rule : grammar_.rules_) rule.need = Grammar::kNever;
   for (uint32_t i = 0; i < states.size(); ++i)
     if (states[i].marks & kCounts) before[grammar_.rules_[states[i].rule].exit].push_back(i);
-  while (!todo.empty()) {
-    const uint32_t i = todo.back();
-    todo.pop_back();
+  while (!unsettled.empty()) {
+    const uint32_t i = unsettled.back();
+    unsettled.pop_back();
     Grammar::State& s = states[i];
     Grammar::Rule& rule = grammar_.rules_[s.rule];
     int need = s.marks & kAccept ? 0 : Grammar::kNever;
@@ -119,14 +119,14 @@ void GrammarBuilder::find_needs() {
     if (need >= s.need && i != rule.start && i != rule.exit) continue;
     if (need < s.need) {
       s.need = static_cast<uint16_t>(need);
-      todo.insert(todo.end(), before[i].begin(), before[i].end());
+      unsettled.insert(unsettled.end(), before[i].begin(), before[i].end());
     }
     int whole = states[rule.start].need;
     if (rule.counted() && rule.min == 0) whole = std::min(whole, int{states[rule.exit].need});
     if (whole != Grammar::kNever) whole += rule.nests;
     if (whole < rule.need) {
       rule.need = static_cast<uint16_t>(whole);
-      todo.insert(todo.end(), callers[s.rule].begin(), callers[s.rule].end());
+      unsettled.insert(unsettled.end(), callers[s.rule].begin(), callers[s.rule].end());
     }
   }
 }
@@ -154,16 +154,16 @@ namespace {
 template <class Visit>
 void for_each_leading_state(const Grammar& grammar, const Grammar::Rule& rule, const std::vector<bool>& nullable,
                             Visit visit) {
-  std::vector<uint32_t> todo{rule.start}, seen;
-  if (rule.counted() && rule.min == 0) todo.push_back(rule.exit);
-  while (!todo.empty()) {
-    const uint32_t s = todo.back();
-    todo.pop_back();
+  std::vector<uint32_t> unsettled{rule.start}, seen;
+  if (rule.counted() && rule.min == 0) unsettled.push_back(rule.exit);
+  while (!unsettled.empty()) {
+    const uint32_t s = unsettled.back();
+    unsettled.pop_back();
     if (std::find(seen.begin(), seen.end(), s) != seen.end()) continue;
     seen.push_back(s);
     visit(grammar.state(s));
     for (const CallEdge& call : grammar.calls(grammar.state(s)))
-      if (nullable[call.rule]) todo.push_back(call.to);
+      if (nullable[call.rule]) unsettled.push_back(call.to);
   }
 }
 
