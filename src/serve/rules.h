@@ -12,7 +12,7 @@ namespace foretoken::serve {
 
 class RuleMaker {
  public:
-  // `text` must outlive it; `vocab`: rows of logits.
+  // `text` must outlive it and the rules that it makes; `vocab`: rows of logits.
   RuleMaker(const ModelText& text, int vocab);
   ~RuleMaker();
 
