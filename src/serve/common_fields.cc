@@ -161,6 +161,11 @@ bool read_namespace(Fields& f, const OrderedJson& space, const std::string& name
     if (!tool) return false;
     OrderedJson& own = (*tool)["function"]["name"];
     const std::string joined = joined_tool_name(of.get<std::string>(), own.get<std::string>());
+    for (const OrderedJson& other : conversation.tools)
+      if (other["function"]["name"] == joined) {
+        f.fail(ApiError::invalid(fmt::format("{}.tools[{}].name", name, i), fmt::format("{} is a tool already, and a call could not say which", joined)));
+        return false;
+      }
     spec.namespaced_tools[joined] = {of.get<std::string>(), own.get<std::string>()};
     own = joined;
     conversation.tools.push_back(*std::move(tool));

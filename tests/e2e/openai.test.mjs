@@ -162,6 +162,22 @@ test('responses: whole, streamed, going on, stored', async () => {
   await assert.rejects(client.responses.create({ ...request, previous_response_id: 'resp_none' }), (e) => e.status === 404 && e.code === 'response_not_found');
 });
 
+test('responses: a call of a tool in a namespace goes back under both its names', async () => {
+  const tools = [{ type: 'namespace', name: 'mcp__shelf', description: 'A shelf', tools: [{ type: 'function', name: 'count', description: 'Counts', parameters: { type: 'object', properties: { what: { enum: ['cups', 'plates'] } }, required: ['what'], additionalProperties: false } }] }];
+  const request = { model, input: 'How many cups are there?', temperature: 0, max_output_tokens: 120, reasoning: { effort: 'none' }, tools, tool_choice: 'required' };
+  const whole = await client.responses.create(request);
+  const call = whole.output.find((item) => item.type === 'function_call');
+  assert.deepEqual([call.name, call.namespace], ['count', 'mcp__shelf']);
+  assert.ok(['cups', 'plates'].includes(JSON.parse(call.arguments).what));
+  const seen = [];
+  for await (const event of await client.responses.create({ ...request, stream: true }))
+    if (event.item?.type === 'function_call') seen.push([event.type, event.item.name, event.item.namespace]);
+    else if (event.type === 'response.function_call_arguments.done') seen.push([event.type, event.name]);
+  assert.deepEqual(seen, [['response.output_item.added', 'count', 'mcp__shelf'], ['response.function_call_arguments.done', 'count'], ['response.output_item.done', 'count', 'mcp__shelf']]);
+  const next = await client.responses.create({ ...request, tool_choice: 'auto', input: [{ role: 'user', content: request.input }, { ...call }, { type: 'function_call_output', call_id: call.call_id, output: '7' }] });
+  assert.ok(next.usage.input_tokens > whole.usage.input_tokens);
+});
+
 test('errors are the API\'s', async () => {
   const cases = [
     [{ model: 'gpt-9' }, 404, 'model_not_found'],

@@ -176,6 +176,8 @@ TEST(ResponsesRequest, ToolsOfANamespace) {
     EXPECT_EQ(read_responses_request(parse((R"({"input":"x","tools":[)" + std::string(bad) + "]}").c_str()), {}, store).error().param, "tools[0]") << bad;
   EXPECT_EQ(read_responses_request(parse(R"({"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"web_search"}]}]})"), {}, store).error().param,
             "tools[0].tools[0].type");
+  EXPECT_EQ(read_responses_request(parse(R"({"input":"x","tools":[{"type":"function","name":"n__f"},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}]})"), {}, store).error().param,
+            "tools[1].tools[0].name");
 }
 
 TEST(ResponseStore, IsBounded) {
