@@ -9,6 +9,26 @@
 #include "app/commands.h"
 #include "base/threads.h"
 
+namespace {
+
+// Says what is wrong with the line, and whose help lists what it takes: that of the deepest command it names.
+void report_usage(const CLI::App& program, int argc, char** argv, std::string what) {
+  const CLI::App* command = &program;
+  std::string path = "foretoken";
+  for (int i = 1; i < argc; ++i) {
+    const auto named = command->get_subcommands([&](const CLI::App* c) { return c->get_name() == argv[i]; });
+    if (named.empty()) {
+      if (argv[i][0] != '-' && !command->get_subcommands({}).empty()) what = fmt::format("\"{}\" is no command of {}", argv[i], path);
+      break;
+    }
+    command = named[0];
+    path += fmt::format(" {}", argv[i]);
+  }
+  fmt::print(stderr, "foretoken: {} (see {} --help)\n", what, path);
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   using namespace foretoken::app;
   std::signal(SIGPIPE, SIG_IGN);
@@ -27,20 +47,7 @@ int main(int argc, char** argv) {
     program.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
     if (e.get_exit_code() == 0) return program.exit(e);  // --help, --version
-    // The deepest command that the line names: its help lists what it takes.
-    const CLI::App* command = &program;
-    std::string path = "foretoken", what = e.what();
-    for (int i = 1; i < argc && !command->get_subcommands({}).empty(); ++i) {
-      const auto commands_here = command->get_subcommands([&](const CLI::App* c) { return c->get_name() == argv[i]; });
-      const CLI::App* next = commands_here.empty() ? nullptr : commands_here[0];
-      if (next == nullptr) {
-        if (argv[i][0] != '-') what = fmt::format("\"{}\" is no command of {}", argv[i], path);
-        break;
-      }
-      command = next;
-      path += fmt::format(" {}", argv[i]);
-    }
-    fmt::print(stderr, "foretoken: {} (see {} --help)\n", what, path);
+    report_usage(program, argc, argv, e.what());
     return 2;
   }
   try {
