@@ -224,7 +224,7 @@ def check_bad_input(program):
                   ["run", "--backend", "magic", "x"], ["logits"], ["nonsense"], [], ["detokenize", "1,,2"], ["detokenize", "99999999"],
                   ["quantize", MODEL, "never-written.gguf", "--type", "Q9"], ["perplexity"], ["run", "--model", str(ROOT / "README.md"), "x"],
                   ["run", "--json-schema", "x.json", "x"], ["bench"], ["nope"], ["bench", "nope"], ["run", ""], ["run", "--max-tokens", "abc", "x"],
-                  ["run", "--draft-model", "/nonexistent", "x"], ["run", "--ids", ",".join(["5"] * 40000)], ["bench", "speed", "--arms", "magic"], ["bench", "resolve", "/nonexistent"],
+                  ["run", "--draft-model", "/nonexistent", "x"], ["serve", "--draft-model", "/nonexistent", "--port", "0"], ["run", "--ids", ",".join(["5"] * 40000)], ["bench", "speed", "--arms", "magic"], ["bench", "resolve", "/nonexistent"],
                   ["bench", "abba", "--a=--threads 1", "--b=true"], ["bench", "load", "--url", "ftp://x"], ["bench", "compare"], ["run", "--packed-cache", "much", "x"], ["run", "--packed-cache", "1P", "x"], ["run", "--max-tokens", "-3", "x"]):
         run(program, *words, status=2)
     if not pathlib.Path("/dev/nvidia0").exists():

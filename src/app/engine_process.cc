@@ -18,7 +18,7 @@ constexpr int kNumericsVersion = 1;  // raised when a rounding or an order of su
 // What fits, before anything is loaded.
 Result<MemoryPlan> plan_of(const ServeOptions& o, const OpenedBundle& opened) {
   ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_bundle(opened.bundle));
-  ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(o.speculation.speculate, o.common.draft_model, o.common.draft_weights));
+  ASSIGN_OR_RETURN(const DraftSettings settings, draft_settings(o.common, o.speculation));
   EngineMemoryOptions demands;
   if (o.lanes > 0) demands.lanes = o.lanes;
   if (o.max_context > 0) demands.context = config.max_positions > 0 ? std::min(o.max_context, config.max_positions) : o.max_context;

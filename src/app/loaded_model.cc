@@ -94,10 +94,20 @@ Result<OpenedBundle> open_bundle(const CommonOptions& options) {
   return opened;
 }
 
+Result<DraftSettings> draft_settings(const CommonOptions& options, const SpeculationFlags& flags) {
+  if (std::error_code ignored; !options.draft_model.empty() && !std::filesystem::exists(options.draft_model, ignored))
+    return Error{ErrorCode::kUsage, fmt::format("--draft-model {}: there is no such file or folder", options.draft_model)};
+  return DraftSettings::parse(flags.speculate, options.draft_model, options.draft_weights);
+}
+
 Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& options, const SpeculationFlags* flags) {
   const auto begin = std::chrono::steady_clock::now();
   if (options.numerics == "fast")
     log_info(options, "note: --numerics fast has no faster route on this backend; running exact");
+  DraftSettings settings;
+  if (flags) {
+    ASSIGN_OR_RETURN(settings, draft_settings(options, *flags));
+  }
   std::unique_ptr<LoadedModel> m(new LoadedModel());
   ASSIGN_OR_RETURN(m->opened_, open_bundle(options));
   ASSIGN_OR_RETURN(m->config_, ModelConfig::from_bundle(m->bundle()));
@@ -110,9 +120,6 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
   const TargetOptions target{.max_rows = std::max(options.prefill_chunk, TargetOptions{}.tape_rows), .kv_format = options.kv()};
   m->target_ = std::make_unique<TargetModel>(m->config_, m->weights_, *m->backend_, target);
   if (flags) {
-    ASSIGN_OR_RETURN(const DraftSettings settings, DraftSettings::parse(flags->speculate, options.draft_model, options.draft_weights));
-    if (std::error_code ignored; !options.draft_model.empty() && !std::filesystem::exists(options.draft_model, ignored))
-      return Error{ErrorCode::kUsage, fmt::format("--draft-model {}: there is no such file or folder", options.draft_model)};
     ASSIGN_OR_RETURN(m->speculation_.verify, parse_verify_mode(flags->verify));
     m->speculation_.width = flags->width;
     m->speculation_.live_threshold = static_cast<float>(flags->live_threshold);

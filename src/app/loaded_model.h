@@ -27,6 +27,9 @@ struct OpenedBundle {
 Result<OpenedBundle> open_bundle(const CommonOptions& options);
 Result<Tokenizer> open_tokenizer(const Bundle& bundle);
 
+// What may draft. A drafter that is named and not there is an error: nothing of a model has been read by then.
+Result<DraftSettings> draft_settings(const CommonOptions& options, const SpeculationFlags& flags);
+
 // Heap-allocated, because its parts refer to each other.
 class LoadedModel {
  public:
