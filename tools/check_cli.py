@@ -3,10 +3,12 @@
 sentence for bad input, equal answers however they were decoded. Usage: check_cli.py [BUILD_DIRECTORY]. Standard library only."""
 import json
 import pathlib
+import signal
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MODEL = str(ROOT / "models/demo-dense")
@@ -71,6 +73,15 @@ def check_answers(program):
     expect(as_json(program, "run", "--json", "-n", 0, "--ids", "1,2,3")["ids"] == [], "budget of 0")
     piped = as_json(program, "run", "--json", "-n", 4, "--raw", text="Once upon a time")
     expect(piped["prompt_ids"] == as_json(program, "tokenize", "--json", "Once upon a time")["ids"], "a prompt from standard input")
+
+
+def check_interrupt(program):
+    process = subprocess.Popen([program, "run", "--json", "--ignore-eos", "-n", "200000", "--raw", "The history of the lighthouse"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    answer = json.loads(process.communicate(timeout=60)[0])
+    expect(process.returncode == -signal.SIGINT, f"run: an interrupted answer ended with {process.returncode}")
+    expect(answer["finish_reason"] == "cancelled" and len(answer["ids"]) > 0, f"run: an interrupted answer says {answer['finish_reason']} and has {len(answer['ids'])} tokens")
 
 
 def check_schema(program):
@@ -234,7 +245,7 @@ def check_bad_input(program):
 def main():
     build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     program = str(build / "foretoken")
-    for check in (check_answers, check_schema, check_text, check_scores, check_inspect, check_packed, check_bench, check_bad_input):
+    for check in (check_answers, check_interrupt, check_schema, check_text, check_scores, check_inspect, check_packed, check_bench, check_bad_input):
         check(program)
     print(f"{len(failures)} failures" if failures else "cli: all as documented")
     return 1 if failures else 0
