@@ -38,7 +38,6 @@ OrderedJson verdict_json(const CellVerdict& v) {
   j["interval_percent"] =
       OrderedJson::array({published(100 * v.result.interval.low), published(100 * v.result.interval.high)});
   j["blocks"] = v.result.blocks;
-  j["disturbed_blocks"] = v.result.wide_blocks;
   j["wide_blocks"] = v.result.wide_blocks;
   j["reason"] = v.result.reason;
   return j;
