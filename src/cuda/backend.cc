@@ -831,6 +831,38 @@ void CudaBackend::top_k(View logits, int k, std::span<TokenId> ids, View values)
   queue_->synchronize("top_k");
 }
 
+// One copy brings everything: choices, then leaders' ids, then their values.
+void CudaBackend::choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) {
+  begin();
+  checks::choose(logits, specs);
+  out = {};
+  if (logits.rows == 0) return;
+  bool candidates = false, leaders = false;
+  for (const ChoiceSpec& spec : specs) candidates |= spec.noisy || spec.mass, leaders |= spec.leaders;
+  out.leader_count = leaders ? static_cast<int>(std::min<int64_t>(kLeaders, logits.cols)) : 0;
+  const size_t rows = static_cast<size_t>(logits.rows), count = rows * static_cast<size_t>(out.leader_count);
+  const size_t ids_at = rows * sizeof(RowChoice), values_at = ids_at + count * sizeof(TokenId), bytes = values_at + count * sizeof(float);
+  std::byte* const found = chosen_.take<std::byte>(bytes);
+  launch_choose(rows_of(logits), queue_->put(specs), candidates, work_.take<std::byte>(choose_scratch_bytes(logits.rows)),
+                reinterpret_cast<RowChoice*>(found), *queue_);
+  if (leaders)
+    launch_top_k(rows_of(logits), out.leader_count, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, out.leader_count)),
+                 reinterpret_cast<TokenId*>(found + ids_at),
+                 rows_of(View::of(reinterpret_cast<float*>(found + values_at), logits.rows, out.leader_count)), *queue_);
+  queue_->flush();
+  if (chosen_here_.size() < bytes) chosen_here_ = pinned_memory(2 * bytes);
+  check(cudaMemcpyAsync(chosen_here_.data(), found, bytes, cudaMemcpyDeviceToHost, queue_->stream()), "a download");
+  queue_->synchronize("choosing tokens");
+  const std::byte* here = chosen_here_.data();
+  const auto take = [&](auto& to, size_t n, size_t at) {
+    to.resize(n);
+    if (n > 0) std::memcpy(to.data(), here + at, n * sizeof(to[0]));
+  };
+  take(out.rows, rows, 0);
+  take(out.leaders, count, ids_at);
+  take(out.values, count, values_at);
+}
+
 void CudaBackend::selector_edges(View weights, View predecessors, View successors, View edges) {
   begin();
   checks::selector_edges(weights, predecessors, successors, edges);

@@ -80,6 +80,7 @@ class CudaBackend final : public Backend {
                        View out) override;
   void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) override;
   void top_k(View logits, int k, std::span<TokenId> ids, View values) override;
+  void choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) override;
   void selector_edges(View weights, View predecessors, View successors, View edges) override;
 
  private:
@@ -169,11 +170,12 @@ class CudaBackend final : public Backend {
   std::optional<Convolution> convolution_;
   std::optional<Rule> rule_;
   Buffer arrivals_;                   // of the delta kernel
+  Buffer chosen_here_;                // the host's copy of what choose() found
   std::vector<DeltaMemory> commits_;  // layers that take the same rows of their tapes
   std::vector<int32_t> committed_rows_;
   DeltaShape committed_shape_;
   DeviceScratch bf16_, ffn_, ffn_bf16_, own_rows_, partial_, delta_, moe_logits_, moe_pairs_, moe_hidden_, moe_routing_,
-      moe_shared_, moe_gate_, work_, top_, top_ids_, top_values_;
+      moe_shared_, moe_gate_, work_, top_, top_ids_, chosen_;
   std::unordered_map<const std::byte*, Table> tables_;
   std::unordered_map<const MoeWeights*, MoeTables> moe_tables_;
   Described described_[2];  // without pages, with them

@@ -37,30 +37,33 @@ FORETOKEN_DEVICE bool outranks(const Candidate& a, const Candidate& b) {
   return a.value != b.value ? a.value > b.value : a.id < b.id;
 }
 
-// k rounds: the greatest candidate that ranks after the round before's. `read(i)` gives candidate i of `count`.
+// k rounds: the greatest candidate that ranks after the round before's. `read(i)` gives candidate i of `count`. A thread
+// remembers the greatest of its own that is left, and looks again only when that was taken.
 template <class Read, class Write>
-FORETOKEN_DEVICE void select_greatest(int64_t count, int k, Read read, Write write) {
-  __shared__ Candidate warps[kTopThreads / 32];
-  __shared__ Candidate last;
+FORETOKEN_DEVICE void select_greatest(int count, int k, Read read, Write write) {
+  __shared__ Candidate warps[2][kTopThreads / 32];
+  Candidate last{0, -1}, own{0, -1};
   for (int round = 0; round < k; ++round) {
-    Candidate best{0, -1};
-    for (int64_t i = threadIdx.x; i < count; i += kTopThreads) {
-      const Candidate c = read(i);
-      if (c.id >= 0 && (round == 0 || outranks(last, c)) && outranks(c, best)) best = c;
+    if (round == 0 || own.id == last.id) {
+      own = {0, -1};
+#pragma unroll 8
+      for (int i = threadIdx.x; i < count; i += kTopThreads) {
+        const Candidate c = read(i);
+        if (c.id >= 0 && (round == 0 || outranks(last, c)) && outranks(c, own)) own = c;
+      }
     }
-    for (int s = 16; s > 0; s /= 2) {
+    Candidate best = own;
+    const auto fold = [&](int s) {
       const Candidate other{__shfl_xor_sync(0xFFFFFFFFu, best.value, s), __shfl_xor_sync(0xFFFFFFFFu, best.id, s)};
       if (outranks(other, best)) best = other;
-    }
-    if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = best;
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      for (int w = 1; w < kTopThreads / 32; ++w)
-        if (outranks(warps[w], best)) best = warps[w];
-      last = best;
-      write(round, best);
-    }
-    __syncthreads();
+    };
+    for (int s = 16; s > 0; s /= 2) fold(s);
+    if ((threadIdx.x & 31) == 0) warps[round & 1][threadIdx.x >> 5] = best;
+    __syncthreads();  // the other half is read in the next round: one barrier a round
+    best = warps[round & 1][threadIdx.x % (kTopThreads / 32)];
+    for (int s = kTopThreads / 64; s > 0; s /= 2) fold(s);
+    last = best;
+    if (threadIdx.x == 0) write(round, best);
   }
 }
 
@@ -70,8 +73,8 @@ __global__ void __launch_bounds__(kTopThreads) share_kernel(Rows logits, int k, 
   const int64_t begin = logits.cols * blockIdx.x / kTopBlocks, end = logits.cols * (blockIdx.x + 1) / kTopBlocks;
   Candidate* to = shares + (static_cast<int64_t>(blockIdx.y) * kTopBlocks + blockIdx.x) * k;
   select_greatest(
-      end - begin, k,
-      [&](int64_t i) {
+      static_cast<int>(end - begin), k,
+      [&](int i) {
         const float v = row[begin + i];
         return Candidate{v != v ? -infinity() : v, static_cast<int32_t>(begin + i)};
       },
@@ -82,7 +85,7 @@ __global__ void __launch_bounds__(kTopThreads) merge_kernel(const Candidate* sha
   begin_kernel();
   const Candidate* from = shares + static_cast<int64_t>(blockIdx.x) * kTopBlocks * k;
   select_greatest(
-      kTopBlocks * k, k, [&](int64_t i) { return from[i]; },
+      kTopBlocks * k, k, [&](int i) { return from[i]; },
       [&](int round, const Candidate& c) {
         ids[static_cast<int64_t>(blockIdx.x) * k + round] = c.id;
         values.data[blockIdx.x * values.stride + round] = c.value;

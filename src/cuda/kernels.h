@@ -224,6 +224,10 @@ void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLane
 inline constexpr int kMaxTopK = 64;
 size_t top_k_scratch_bytes(int64_t rows, int k);
 void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, Queue& queue);
+// Sums and maxima of choice.h; `any_candidates`: some row asks for more than the best. `specs` [logits.rows].
+size_t choose_scratch_bytes(int64_t rows);
+void launch_choose(Rows logits, const ChoiceSpec* specs, bool any_candidates, void* scratch, RowChoice* choices,
+                   Queue& queue);
 void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, Queue& queue);
 
 }  // namespace foretoken::cuda

@@ -7,6 +7,7 @@
 
 #include "decode/path_rules.h"
 #include "numerics/canonical.h"
+#include "numerics/gumbel.h"
 
 namespace foretoken {
 namespace {

@@ -23,9 +23,10 @@ class Pass {
   int lanes() const { return static_cast<int>(lanes_.size()); }
 
   // The rows of `lane`, which follow its committed prefix: LaneRows says what `settled` and `parent` mean; `parent` is borrowed until
-  // run() returns. `taps`: layers whose output somebody reads; all that ask must ask for the same.
+  // run() returns. `taps`: layers whose output somebody reads; all that ask must ask for the same. `choices`: one for each of the lane's
+  // rows of logits, or empty where those rows are wanted themselves.
   Share add(LaneState& lane, std::span<const RowInput> inputs, int settled, std::span<const int16_t> parent, Logits logits,
-            std::span<const int> taps);
+            std::span<const int> taps, std::span<const ChoiceSpec> choices = {});
   ForwardResult run(TargetModel& target) const;
 
  private:
@@ -33,6 +34,8 @@ class Pass {
   std::vector<LaneRows> lane_rows_;
   std::vector<LaneState*> lanes_;
   std::vector<int> logits_rows_, taps_;
+  std::vector<ChoiceSpec> choices_;
+  bool any_choice_ = false;
 };
 
 }  // namespace foretoken

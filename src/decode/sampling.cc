@@ -6,32 +6,20 @@
 #include <limits>
 #include <numeric>
 
-#include "base/rng.h"
-#include "numerics/canonical.h"
+#include "base/threads.h"
+#include "numerics/gumbel.h"
 
 namespace foretoken {
 namespace {
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 
-// -log(1 - v) for v in (0, 1): atanh form below one half, where 1 - v would lose the small bits; 1 - v is exact above.
-float negative_log_complement(float v) {
-  if (v > 0.5f) return -canonical::log(1.0f - v);
-  const float z = v / (2.0f - v);
-  const float s = z * z;
-  float p = 1.0f / 17;
-  for (const float c : {1.0f / 15, 1.0f / 13, 1.0f / 11, 1.0f / 9, 1.0f / 7, 1.0f / 5, 1.0f / 3, 1.0f})
-    p = canonical::fma(p, s, c);
-  return 2.0f * z * p;
-}
-
 // No Gumbel value exceeds this: v >= 2^-33, so E >= 2^-33 and -log E <= 33 ln 2 (22.88).
 constexpr float kLargestGumbel = 23.0f;
 
-bool before(const Sampler::Candidate& a, const Sampler::Candidate& b) { return a.z != b.z ? a.z > b.z : a.id < b.id; }
+float least_of(const SamplingParams& params) { return params.min_p > 0 ? canonical::log(params.min_p) : kNegativeInfinity; }
 
-// Probability mass of exp(z), z <= 0, as an integer: sums of these are independent of their order.
-uint64_t mass(float z) { return static_cast<uint64_t>(canonical::exp(z) * 1099511627776.0f); }
+bool before(const Sampler::Candidate& a, const Sampler::Candidate& b) { return a.z != b.z ? a.z > b.z : a.id < b.id; }
 
 }  // namespace
 
@@ -72,17 +60,10 @@ TokenLogprobs logprobs_of(std::span<const float> logits, TokenId chosen, int top
   return result;
 }
 
-float gumbel(uint64_t seed, uint32_t choice, uint64_t position, TokenId token) {
-  const auto draw = philox4x32({static_cast<uint32_t>(token), static_cast<uint32_t>(position),
-                                static_cast<uint32_t>(position >> 32), choice},
-                               {static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)});
-  const float v = std::min(static_cast<float>((static_cast<double>(draw[0]) + 0.5) * 0x1p-32), 1.0f - 0x1p-24f);
-  return -canonical::log(negative_log_complement(v));
-}
-
 Status Sampler::adjust(std::span<const float> logits, const SamplingParams& params, const TokenCounts* counts, TokenMask mask) {
   values_ = logits;
-  const bool change = params.has_penalties() || !params.logit_bias.empty() || !params.banned.empty() || !mask.empty();
+  set_float_environment();
+  const bool change = params.adjusts() || !mask.empty();
   if (change) {
     adjusted_.assign(logits.begin(), logits.end());
     if (params.has_penalties()) {
@@ -127,7 +108,7 @@ Status Sampler::adjust(std::span<const float> logits, const SamplingParams& para
 }
 
 void Sampler::filter(const SamplingParams& params) {
-  const float least = params.min_p > 0 ? canonical::log(params.min_p) : kNegativeInfinity;
+  const float least = least_of(params);
   candidates_.clear();
   for (size_t i = 0; i < values_.size(); ++i) {
     const float z = (values_[i] - max_) / params.temperature;
@@ -147,13 +128,13 @@ void Sampler::filter(const SamplingParams& params) {
   }
   if (params.top_p >= 1.0f) return;
   uint64_t total = 0;
-  for (const Candidate& c : candidates_) total += mass(c.z);
+  for (const Candidate& c : candidates_) total += nucleus_mass(c.z);
   const double limit = static_cast<double>(params.top_p) * static_cast<double>(total);
   uint64_t taken = 0;
   size_t keep = 0;
   while (keep < candidates_.size() && static_cast<double>(taken) < limit) {
     if (keep >= sorted) sort_to(std::max<size_t>(64, sorted * 4));
-    taken += mass(candidates_[keep].z);
+    taken += nucleus_mass(candidates_[keep].z);
     ++keep;
   }
   candidates_.resize(std::max<size_t>(1, keep));
@@ -164,6 +145,10 @@ Result<TokenId> Sampler::select(std::span<const float> logits, const SamplingPar
   TRY(adjust(logits, params, counts, mask));
   if (params.greedy()) return argmax_;
   filter(params);
+  return draw(params, position);
+}
+
+TokenId Sampler::draw(const SamplingParams& params, uint64_t position) const {
   Candidate best{kNegativeInfinity, -1};
   for (const Candidate& c : candidates_) {
     if (best.id >= 0 && c.z + kLargestGumbel < best.z) continue;
@@ -171,6 +156,56 @@ Result<TokenId> Sampler::select(std::span<const float> logits, const SamplingPar
     if (best.id < 0 || before(noisy, best)) best = noisy;
   }
   return best.id;
+}
+
+ChoiceSpec Sampler::spec(const SamplingParams& params, uint64_t position) {
+  if (params.greedy()) return {};
+  const bool nucleus = params.top_p < 1.0f, some = params.top_k > 0;
+  const bool settles = params.top_k < kLeaders;  // the leaders show that many
+  return {.temperature = params.temperature, .least = least_of(params), .noisy = !nucleus && !some, .mass = nucleus && !some,
+          .leaders = (nucleus || some) && settles, .choice = params.choice, .seed = params.seed, .position = position};
+}
+
+std::optional<TokenId> Sampler::select(const RowChoice& row, std::span<const TokenId> leaders, std::span<const float> values, int64_t vocab,
+                                       const SamplingParams& params, uint64_t position) {
+  if (!row.finite || row.best < 0) return {};
+  if (params.greedy()) return row.best;
+  const ChoiceSpec asked = spec(params, position);
+  if (asked.noisy) return row.noisy;
+  if (!asked.leaders || leaders.empty()) return {};
+  set_float_environment();
+  const float least = asked.least;
+  const auto z_of = [&](float logit) { return (logit - row.largest) / params.temperature; };
+  const auto counts = [&](float z) { return z >= least && z > kNegativeInfinity; };
+  candidates_.clear();
+  for (size_t i = 0; i < leaders.size(); ++i)
+    if (const float z = z_of(values[i]); counts(z)) candidates_.push_back({z, leaders[i]});
+  std::sort(candidates_.begin(), candidates_.end(), before);
+  // Tokens behind the leaders may have the last one's z and a lower id, but none has more.
+  const float last = z_of(values.back());
+  size_t known = candidates_.size();
+  const bool all = static_cast<int64_t>(leaders.size()) >= vocab || !counts(last);
+  while (!all && known > 0 && candidates_[known - 1].z == last) --known;
+  if (params.top_k > 0) {
+    const size_t most = static_cast<size_t>(params.top_k);
+    if (!all && known < most) return {};
+    if (candidates_.size() > most) candidates_.resize(most);
+    known = candidates_.size();
+  }
+  if (params.top_p < 1.0f) {
+    uint64_t total = row.mass;
+    if (params.top_k > 0) {
+      total = 0;
+      for (const Candidate& c : candidates_) total += nucleus_mass(c.z);
+    }
+    const double limit = static_cast<double>(params.top_p) * static_cast<double>(total);
+    uint64_t taken = 0;
+    size_t keep = 0;
+    while (keep < known && static_cast<double>(taken) < limit) taken += nucleus_mass(candidates_[keep++].z);
+    if (!all && params.top_k == 0 && static_cast<double>(taken) < limit) return {};
+    candidates_.resize(std::max<size_t>(1, keep));
+  }
+  return draw(params, position);
 }
 
 Result<std::vector<Sampler::Candidate>> Sampler::kept(std::span<const float> logits, const SamplingParams& params,

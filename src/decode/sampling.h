@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -10,6 +11,7 @@
 
 #include "base/result.h"
 #include "numerics/dtype.h"
+#include "ops/choice.h"
 
 namespace foretoken {
 
@@ -30,6 +32,8 @@ struct SamplingParams {
   bool has_penalties() const {
     return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
   }
+  // Whether the logits themselves are changed, a mask aside.
+  bool adjusts() const { return has_penalties() || !logit_bias.empty() || !banned.empty(); }
   Status validate() const;  // kUsage with the field's name and range
 };
 
@@ -52,9 +56,6 @@ class TokenCounts {
 // Allowed tokens as bits, lowest bit first; empty means all. From a grammar.
 using TokenMask = std::span<const uint64_t>;
 
-// The Gumbel noise of `token` at sequence index `position`: -log(-log(u)) with u from Philox 4x32-10 keyed by the seed.
-float gumbel(uint64_t seed, uint32_t choice, uint64_t position, TokenId token);
-
 // Natural logarithms of the model's own probabilities at one position: softmax of the raw logits, before penalties, masks and temperature.
 struct LogprobsWanted {
   bool chosen = false;
@@ -74,6 +75,12 @@ class Sampler {
   Result<TokenId> select(std::span<const float> logits, const SamplingParams& params, uint64_t position,
                          const TokenCounts* counts = nullptr, TokenMask mask = {});
 
+  // The same token from what choose() of a backend found out about the row when asked `spec(params, position)`; nothing where that does
+  // not settle it and the row must be seen. For params that do not adjust, and no mask.
+  static ChoiceSpec spec(const SamplingParams& params, uint64_t position);
+  std::optional<TokenId> select(const RowChoice& row, std::span<const TokenId> leaders, std::span<const float> values, int64_t vocab,
+                                const SamplingParams& params, uint64_t position);
+
   // One kept candidate after every filter, for the exact distribution: probability exp(z) / sum over kept. For tests and logprobs.
   struct Candidate { float z; TokenId id; };
   Result<std::vector<Candidate>> kept(std::span<const float> logits, const SamplingParams& params,
@@ -82,6 +89,7 @@ class Sampler {
  private:
   Status adjust(std::span<const float> logits, const SamplingParams& params, const TokenCounts* counts, TokenMask mask);
   void filter(const SamplingParams& params);
+  TokenId draw(const SamplingParams& params, uint64_t position) const;
 
   std::vector<float> adjusted_;        // [vocab], empty when the logits need no change
   std::span<const float> values_;

@@ -57,7 +57,9 @@ void Sequence::add_decided(Pass& pass, int rows, int64_t whole_at) {
   inputs_.clear();
   for (int64_t i = first; i < first + rows; ++i) inputs_.push_back(text_row(known_[static_cast<size_t>(i)], i));
   const bool first_token = tokens().empty() && rows == decided_rows();
-  share_ = pass.add(*lane_, inputs_, rows, {}, first_token ? Pass::Logits::kLast : Pass::Logits::kNone, speculator_.tap_layers());
+  choices_.clear();
+  if (first_token && chooses_apart()) choices_ = {Sampler::spec(options_.sampling, static_cast<uint64_t>(first + rows))};
+  share_ = pass.add(*lane_, inputs_, rows, {}, first_token ? Pass::Logits::kLast : Pass::Logits::kNone, speculator_.tap_layers(), choices_);
   cycle_ = false;
   whole_at_ = std::min(whole_at, decided_end());
 }
@@ -80,7 +82,11 @@ void Sequence::add_cycle(Pass& pass, const OtherLanes& others) {
   const int64_t first = lane_->length();
   inputs_ = {text_row(known_.back(), first)};
   for (int node = 0; node < proposal_.size(); ++node) inputs_.push_back(text_row(proposal_.token(node), first + proposal_.depth(node)));
-  share_ = pass.add(*lane_, inputs_, 1, proposal_.row_parents(), Pass::Logits::kAll, speculator_.tap_layers());
+  choices_.clear();
+  if (chooses_apart())
+    for (int node = -1; node < proposal_.size(); ++node)
+      choices_.push_back(Sampler::spec(options_.sampling, static_cast<uint64_t>(first + 1 + (node < 0 ? 0 : proposal_.depth(node)))));
+  share_ = pass.add(*lane_, inputs_, 1, proposal_.row_parents(), Pass::Logits::kAll, speculator_.tap_layers(), choices_);
   cycle_ = true;
 }
 
@@ -94,7 +100,7 @@ Status Sequence::settle_decided(TargetModel& target, const ForwardResult& result
   std::iota(rows_.begin(), rows_.end(), 0);
   target.commit(*lane_, rows_);
   if (tokens().empty() && decided_rows() == 0) {
-    ASSIGN_OR_RETURN(const TokenId token, select(logits(result, 0), lane_->length()));
+    ASSIGN_OR_RETURN(const TokenId token, select(result, 0, lane_->length()));
     if (emit(token, -1)) finish(FinishReason::kStop);
     else if (options_.max_tokens <= 1) finish(FinishReason::kLength);
   }
@@ -133,7 +139,7 @@ void Sequence::observe(const ForwardResult& result, int64_t first, std::span<con
   // A sequence that failed or ended with its prompt has no next token to learn from.
   if (end >= known_.size()) return;
   speculator_.observe({.first = first, .tokens = known().subspan(static_cast<size_t>(first), in_pass.size()), .next = known_[end],
-                       .rows = in_pass, .hidden = result.hidden, .taps = result.taps, .upcoming = cycle_ ? 0 : std::max<int64_t>(0, whole_at_ - lane_->length())});
+                       .rows = in_pass, .hidden = speculator_.needs_hidden() ? result.hidden.on_host() : View(), .taps = result.taps, .upcoming = cycle_ ? 0 : std::max<int64_t>(0, whole_at_ - lane_->length())});
 }
 
 Result<Accepted> Sequence::walk(const ForwardResult& result) {
@@ -142,7 +148,7 @@ Result<Accepted> Sequence::walk(const ForwardResult& result) {
   int node = -1;                             // where the walk stands
   const auto choose = [&](int row, int offset) {
     node = row - 1;
-    return select(logits(result, row), next + offset);
+    return select(result, row, next + offset);
   };
   return Verifier::accept(proposal_, budget, choose, [&](TokenId token) {
     const int child = proposal_.child(node, token);
@@ -150,11 +156,17 @@ Result<Accepted> Sequence::walk(const ForwardResult& result) {
   });
 }
 
-std::span<const float> Sequence::logits(const ForwardResult& result, int row) const {
-  return {result.logits.f32(share_.first_logits + row), static_cast<size_t>(result.logits.cols)};
-}
-
-Result<TokenId> Sequence::select(std::span<const float> logits, int64_t position) {
+Result<TokenId> Sequence::select(const ForwardResult& result, int row, int64_t position) {
+  const int at = share_.first_logits + row;
+  if (result.choices != nullptr && !choices_.empty()) {
+    const Choices& all = *result.choices;
+    const size_t first = static_cast<size_t>(at * all.leader_count), count = static_cast<size_t>(all.leader_count);
+    CHECK(choices_[static_cast<size_t>(row)].position == static_cast<uint64_t>(position) || options_.sampling.greedy());
+    if (const auto token = sampler_.select(all.rows[static_cast<size_t>(at)], std::span(all.leaders).subspan(first, count),
+                                           std::span(all.values).subspan(first, count), result.logits.cols, options_.sampling, static_cast<uint64_t>(position)))
+      return *token;
+  }
+  const std::span<const float> logits = result.logits.row(at);
   ASSIGN_OR_RETURN(const TokenId token, sampler_.select(logits, options_.sampling, static_cast<uint64_t>(position), &counts_, mask()));
   if (options_.logprobs.chosen) logprobs_.push_back(logprobs_of(logits, token, options_.logprobs.top));
   return token;

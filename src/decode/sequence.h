@@ -109,8 +109,10 @@ class Sequence {
   Status settle_decided(TargetModel& target, const ForwardResult& result);
   Status settle_cycle(TargetModel& target, const ForwardResult& result, const PassFacts& facts);
   Result<Accepted> walk(const ForwardResult& result);
-  Result<TokenId> select(std::span<const float> logits, int64_t position);
-  std::span<const float> logits(const ForwardResult& result, int row) const;
+  // The token behind logits row `row` of its own in the pass.
+  Result<TokenId> select(const ForwardResult& result, int row, int64_t position);
+  // Whether tokens can be chosen without the rows of logits.
+  bool chooses_apart() const { return !options_.sampling.adjusts() && options_.rules == nullptr && !options_.logprobs.chosen; }
   bool emit(TokenId token, int origin);
   void observe(const ForwardResult& result, int64_t first, std::span<const int> rows);
   TokenMask mask() { return options_.rules ? options_.rules->mask() : TokenMask{}; }
@@ -137,6 +139,7 @@ class Sequence {
   bool cycle_ = false;  // a decode cycle, not decided rows
   double drafted_s_ = 0;
   std::vector<RowInput> inputs_;
+  std::vector<ChoiceSpec> choices_;
   std::vector<int> rows_;
   int64_t whole_at_ = 0;
 };

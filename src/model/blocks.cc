@@ -1,6 +1,8 @@
 // The two steps of a layer that more than one model runs.
 #include "model/blocks.h"
 
+#include <algorithm>
+
 namespace foretoken {
 
 View Scratch::rows(int64_t rows, int64_t cols) {
@@ -22,6 +24,39 @@ View HostRows::of(View rows) {
   if (memory_.size() < bytes) memory_ = backend_.allocate_staging(bytes);
   const View copy = memory_.view(rows.rows, rows.cols);
   backend_.download(rows, copy);
+  return copy;
+}
+
+View ResultRows::on_host() const { return host_ ? host_->all() : View(); }
+
+std::span<const float> ResultRows::row(int64_t r) const { return {host_->row(r).f32(), static_cast<size_t>(cols)}; }
+
+ResultRows LazyRows::of(View computed) {
+  computed_ = computed;
+  here_.assign(static_cast<size_t>(computed.rows), false);
+  return {computed, *this};
+}
+
+View LazyRows::room() {
+  const size_t bytes = static_cast<size_t>(computed_.rows * computed_.cols) * sizeof(float);
+  if (memory_.size() < bytes) memory_ = backend_.allocate_staging(bytes);
+  return memory_.view(computed_.rows, computed_.cols);
+}
+
+View LazyRows::all() {
+  if (backend_.on_host() || computed_.empty()) return computed_;
+  const View copy = room();
+  if (std::find(here_.begin(), here_.end(), false) != here_.end()) backend_.download(computed_, copy);
+  here_.assign(here_.size(), true);
+  return copy;
+}
+
+View LazyRows::row(int64_t r) {
+  const View from = computed_.row_range(r, r + 1);
+  if (backend_.on_host()) return from;
+  const View copy = room().row_range(r, r + 1);
+  if (!here_[static_cast<size_t>(r)]) backend_.download(from, copy);
+  here_[static_cast<size_t>(r)] = true;
   return copy;
 }
 

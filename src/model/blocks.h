@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "model/config.h"
 #include "model/weights.h"
@@ -31,6 +32,45 @@ class HostRows {
 
  private:
   Backend& backend_;
+  Buffer memory_;
+};
+
+class LazyRows;
+
+// Rows that a pass computed, for whoever wants them: where operators compute, or on the host, which they reach on request.
+class ResultRows {
+ public:
+  ResultRows() = default;
+  ResultRows(View computed, LazyRows& host) : rows(computed.rows), cols(computed.cols), computed_(computed), host_(&host) {}
+
+  View computed() const { return computed_; }
+  View on_host() const;
+  operator View() const { return on_host(); }
+  float* f32(int64_t row = 0) const { return on_host().f32(row); }
+  // One row on the host, and no other.
+  std::span<const float> row(int64_t r) const;
+
+  int64_t rows = 0, cols = 0;
+
+ private:
+  View computed_;
+  LazyRows* host_ = nullptr;
+};
+
+// The host's copies of a result's rows; valid until the next result.
+class LazyRows {
+ public:
+  explicit LazyRows(Backend& backend) : backend_(backend) {}
+  ResultRows of(View computed);
+  View all();
+  View row(int64_t r);
+
+ private:
+  View room();
+
+  Backend& backend_;
+  View computed_;
+  std::vector<bool> here_;
   Buffer memory_;
 };
 

@@ -54,7 +54,9 @@ ForwardResult TargetModel::forward(const Batch& batch, std::span<LaneState* cons
     backend_.gather_rows(normed, batch.logits_rows, last);
     backend_.linear(last, *weights_.head, logits);
   }
-  return {host_logits_.of(logits), host_hidden_.of(normed), host_taps_.of(taps)};
+  const bool chooses = !backend_.on_host() && !batch.choices.empty() && wanted > 0;
+  if (chooses) backend_.choose(logits, batch.choices, choices_);
+  return {host_logits_.of(logits), host_hidden_.of(normed), host_taps_.of(taps), chooses ? &choices_ : nullptr};
 }
 
 void TargetModel::delta_mixer(const DeltaWeights& w, const Batch& batch, int index, View h, View out) {
@@ -75,6 +77,7 @@ void TargetModel::delta_mixer(const DeltaWeights& w, const Batch& batch, int ind
 void TargetModel::prepare(const Batch& batch, std::span<LaneState* const> lanes, std::span<const int> tap_layers) {
   CHECK(batch.lanes.size() == lanes.size());
   CHECK(batch.inputs.size() <= static_cast<size_t>(options_.max_rows));
+  CHECK(batch.choices.empty() || batch.choices.size() == batch.logits_rows.size());
   for (const int layer : tap_layers) {
     CHECK(layer >= -1);
     CHECK(layer < config_.layers);

@@ -18,11 +18,12 @@ struct TargetOptions {
   KvFormat kv_format = KvFormat::kBF16;
 };
 
-// Views into host memory, valid until the next forward.
+// Valid until the next forward.
 struct ForwardResult {
-  View logits;  // [logits_rows, vocab]
-  View hidden;  // [rows, hidden]: after the final norm, the input of the head
-  View taps;    // [rows, tap_layers * hidden]: residual stream after each tapped layer, in the order asked for
+  ResultRows logits;  // [logits_rows, vocab]
+  ResultRows hidden;  // [rows, hidden]: after the final norm, the input of the head
+  ResultRows taps;    // [rows, tap_layers * hidden]: residual stream after each tapped layer, in the order asked for
+  const Choices* choices = nullptr;  // of every logits row, where the batch asked and the backend is not the host's
 };
 
 class TargetModel {
@@ -61,7 +62,8 @@ class TargetModel {
 
   AttentionMixer attention_mixer_;
   Scratch x_{backend_}, h_{backend_}, mixed_{backend_}, packed_{backend_}, conv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, last_{backend_}, logits_{backend_}, taps_{backend_};
-  HostRows host_logits_{backend_}, host_hidden_{backend_}, host_taps_{backend_};
+  LazyRows host_logits_{backend_}, host_hidden_{backend_}, host_taps_{backend_};
+  Choices choices_;
   std::vector<PageTable> page_tables_;
   std::vector<DeltaMemory> delta_memory_;
   std::span<LaneState* const> lanes_;

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "numerics/dtype.h"
+#include "ops/choice.h"
 
 namespace foretoken {
 
@@ -41,6 +42,8 @@ struct Batch {
   std::span<const RowInput> inputs;
   std::span<const LaneRows> lanes;
   std::span<const int> logits_rows;  // rows whose logits are wanted, ascending
+  // One per row of logits_rows: what a backend away from the host finds out about it in the pass. Or empty.
+  std::span<const ChoiceSpec> choices;
 };
 
 // ---- K/V pages. One page holds kPageTokens consecutive sequence slots of every attention layer of a model. Uncommitted row

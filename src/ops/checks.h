@@ -43,6 +43,7 @@ void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const 
                   const KvLayout& layout);
 void block_attention(View queries, const BlockShape& block, std::span<const BlockLane> lanes, const KvLayout& layout, View out);
 void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out);
+void choose(View logits, std::span<const ChoiceSpec> specs);
 void top_k(View logits, int k, std::span<const TokenId> ids, View values);
 void selector_edges(View weights, View predecessors, View successors, View edges);
 

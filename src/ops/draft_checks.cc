@@ -68,6 +68,12 @@ void block_conv(View x, View base, View delta, int group, std::span<const BlockL
   check_lanes(lanes, x.rows);
 }
 
+void choose(View logits, std::span<const ChoiceSpec> specs) {
+  shape(logits, -1, -1);
+  CHECK(static_cast<int64_t>(specs.size()) == logits.rows);
+  for (const ChoiceSpec& spec : specs) CHECK(spec.temperature > 0 || (!spec.noisy && !spec.mass));
+}
+
 void top_k(View logits, int k, std::span<const TokenId> ids, View values) {
   shape(logits, -1, -1);
   CHECK(k >= 1);

@@ -227,12 +227,14 @@ class Backend {
   virtual void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out);
   // The k largest of each row, falling, ties to the lower index; NaN counts as the smallest. ids [rows * k], values [rows, k].
   virtual void top_k(View logits, int k, std::span<TokenId> ids, View values);
+  // What is asked of each row (choice.h); the same bits in every backend. The result is the host's: this waits.
+  virtual void choose(View logits, std::span<const ChoiceSpec> specs, Choices& out);
   // edges[s * k + a, b] = sum_r predecessors[s * k + a, r] * weights[s, r] * successors[s * k + b, r]. weights [slots, rank].
   virtual void selector_edges(View weights, View predecessors, View successors, View edges);
 };
 
 // The number that a backend in a shared library must have been built with: raised when anything in this file or batch.h changes.
-inline constexpr int kBackendInterface = 3;
+inline constexpr int kBackendInterface = 4;
 
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
 struct CpuOptions {

@@ -81,6 +81,9 @@ void TimedBackend::block_conv(View x, View base, View delta, int group, std::spa
 void TimedBackend::top_k(View logits, int k, std::span<TokenId> ids, View values) {
   timed("top_k", [&] { inner_.top_k(logits, k, ids, values); });
 }
+void TimedBackend::choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) {
+  timed("choose", [&] { inner_.choose(logits, specs, out); });
+}
 void TimedBackend::selector_edges(View weights, View predecessors, View successors, View edges) {
   timed("selector_edges", [&] { inner_.selector_edges(weights, predecessors, successors, edges); });
 }

@@ -61,6 +61,7 @@ class TimedBackend final : public Backend {
                        View out) override;
   void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) override;
   void top_k(View logits, int k, std::span<TokenId> ids, View values) override;
+  void choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) override;
   void selector_edges(View weights, View predecessors, View successors, View edges) override;
 
  private:
