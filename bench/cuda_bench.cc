@@ -7,11 +7,9 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <numeric>
 
-#include "base/rng.h"
-#include "model/target.h"
+#include "random_shapes.h"
 
 namespace foretoken {
 namespace {
@@ -28,116 +26,51 @@ struct Options {
   std::vector<int> rows = {1, 2, 4, 8, 16, 32}, lanes;
   int layers = 0, prefill = 512, prefix = 1024, rounds = 15;
   double read_limit = 4.45;  // TB/s of a streaming read on an H200, measured
-  bool products = false, no_graphs = false, no_wide = false;
+  bool products = false, check = false, no_graphs = false, no_wide = false;
   int copies = 3;
 };
 
-// Random Q4_K blocks with factors that keep activations small; matrices take windows of it.
-class RandomBlocks {
- public:
-  explicit RandomBlocks(size_t bytes) : bytes_(bytes) {
-    uint64_t state = 88172645463325252u;
-    for (size_t i = 0; i + 8 <= bytes; i += 8) {
-      state ^= state << 13, state ^= state >> 7, state ^= state << 17;
-      std::memcpy(bytes_.data() + i, &state, 8);
+// Whether every row of passes of 1 to 16 rows has the logits that it has alone: one lane decodes sixteen tokens one by one, another runs
+// them as chains of every length that it never commits. Returns the exit status.
+int check_rows(TargetModel& target, int vocab) {
+  constexpr int kRows = 16;
+  const auto run = [&](LaneState& lane, int first, int rows, int settled) {
+    std::vector<RowInput> inputs;
+    std::vector<int> wanted(static_cast<size_t>(rows));
+    std::iota(wanted.begin(), wanted.end(), 0);
+    for (int i = 0; i < rows; ++i) {
+      const int32_t position = first + i;
+      inputs.push_back({.token = (position * 131 + 7) % 1024, .position = {position, position, position}});
     }
-    const F16 d = to_f16(2e-5f), dmin = to_f16(1.5e-4f);
-    for (size_t i = 0; i + 144 <= bytes; i += 144) {
-      std::memcpy(bytes_.data() + i, &d, 2);
-      std::memcpy(bytes_.data() + i + 2, &dmin, 2);
-    }
-  }
-  MatrixSource source(int64_t rows, int64_t cols) {
-    const size_t need = static_cast<size_t>(rows) * row_bytes(QuantFormat::kQ4_K, cols);
-    CHECK(need <= bytes_.size());
-    packed_ += need;
-    return {"random", QuantFormat::kQ4_K, rows, cols, std::span(bytes_).first(need), {}, {}};
-  }
-  size_t packed() const { return packed_; }
-
- private:
-  std::vector<std::byte> bytes_;
-  size_t packed_ = 0;
-};
-
-ModelConfig config_of(const std::string& shape) {
-  ModelConfig c;
-  c.vocab = 248320;
-  c.attention = {.query_heads = 24, .kv_heads = 4, .head_dim = 256, .norm_epsilon = 1e-6f};
-  c.delta = {.key_heads = 16, .value_heads = 48, .key_dim = 128, .value_dim = 128, .kernel = 4, .grouped = false};
-  c.layers = 64, c.hidden = 5120, c.ffn_width = 17408;
-  if (shape == "a3b") {
-    c.layers = 40, c.hidden = 2048;
-    c.attention.query_heads = 16, c.attention.kv_heads = 2;
-    c.delta.value_heads = 32;
-    c.moe = {.experts = 256, .top_k = 8};
-    c.expert_width = c.shared_width = 512;
-  }
-  for (int j = 0; j < 32; ++j) {
-    c.rotary.inverse_frequency.push_back(std::pow(1e7f, -2.0f * static_cast<float>(j) / 64));
-    c.rotary.axis.push_back(0);
-  }
-  return c;
-}
-
-Parameter ones(Backend& backend, int64_t rows, int64_t cols, float value = 1.0f) {
-  const std::vector<float> values(static_cast<size_t>(rows * cols), value);
-  return Parameter(backend, rows, cols, values);
-}
-
-Weights random_weights(const ModelConfig& c, Backend& backend, RandomBlocks& blocks) {
-  const auto pack = [&](std::vector<int64_t> rows, int64_t cols) {
-    std::vector<MatrixSource> parts;
-    for (const int64_t r : rows) parts.push_back(blocks.source(r, cols));
-    return backend.pack(parts);
+    const LaneRows lane_rows{0, rows, lane.length(), settled, {}};
+    LaneState* lanes[] = {&lane};
+    const View logits = target.forward({.inputs = inputs, .lanes = {&lane_rows, 1}, .logits_rows = wanted}, lanes).logits;
+    if (settled == rows) target.commit(lane, wanted);
+    return logits;
   };
-  Weights w;
-  w.embedding = blocks.source(1024, c.hidden);
-  backend.keep_table(w.embedding);
-  for (int i = 0; i < c.layers; ++i) {
-    LayerWeights layer;
-    layer.mixer_norm = ones(backend, 1, c.hidden);
-    layer.ffn_norm = ones(backend, 1, c.hidden);
-    if (c.is_attention(i)) {
-      AttentionWeights a;
-      a.in_proj =
-          pack({c.attention.query_columns(), c.attention.packed_columns() - c.attention.query_columns()}, c.hidden);
-      a.q_norm = ones(backend, 1, c.attention.head_dim);
-      a.k_norm = ones(backend, 1, c.attention.head_dim);
-      a.out_proj = pack({c.hidden}, int64_t{c.attention.query_heads} * c.attention.head_dim);
-      layer.mixer = std::move(a);
-    } else {
-      DeltaWeights d;
-      d.in_proj =
-          pack({c.delta.channels(), c.delta_value_columns(), c.delta.value_heads, c.delta.value_heads}, c.hidden);
-      d.conv = ones(backend, c.delta.channels(), c.delta.kernel, 0.25f);
-      d.decay_rate = ones(backend, 1, c.delta.value_heads, -0.1f);
-      d.dt_bias = ones(backend, 1, c.delta.value_heads);
-      d.norm = ones(backend, 1, c.delta.value_dim);
-      d.out_proj = pack({c.hidden}, c.delta_value_columns());
-      layer.mixer = std::move(d);
-    }
-    const auto ffn = [&](int64_t width) {
-      ExpertWeights e;
-      e.gate_up = pack({width, width}, c.hidden);
-      e.down = pack({c.hidden}, width);
-      return e;
-    };
-    if (c.is_sparse(i)) {
-      MoeWeights m;
-      m.router = pack({c.moe.experts}, c.hidden);
-      for (int e = 0; e < c.moe.experts; ++e) m.experts.push_back(ffn(c.expert_width));
-      m.shared = ffn(c.shared_width);
-      m.shared_gate = pack({1}, c.hidden);
-      layer.ffn = std::move(m);
-    } else {
-      layer.ffn = ffn(c.ffn_width);
-    }
-    w.layers.push_back(std::move(layer));
+  const auto one = target.make_lane(), many = target.make_lane();
+  constexpr int kPrefix = 200;
+  run(*one, 0, kPrefix, kPrefix);
+  run(*many, 0, kPrefix, kPrefix);
+  std::vector<std::vector<float>> expected;
+  for (int i = 0; i < kRows; ++i) {
+    const View row = run(*one, kPrefix + i, 1, 1);
+    expected.emplace_back(row.f32(), row.f32() + vocab);
   }
-  w.final_norm = ones(backend, 1, c.hidden);
-  w.head = pack({c.vocab}, c.hidden);
-  return w;
+  int64_t compared = 0, different = 0, trivial = 0;
+  for (int i = 1; i < kRows; ++i) trivial += expected[static_cast<size_t>(i)] == expected[0];
+  for (const float v : expected[0]) trivial += !std::isfinite(v);
+  for (int rows = 1; rows <= kRows; ++rows) {
+    const View logits = run(*many, kPrefix, rows, 0);
+    for (int i = 0; i < rows; ++i) {
+      const auto* a = reinterpret_cast<const uint32_t*>(logits.f32(i));
+      const auto* b = reinterpret_cast<const uint32_t*>(expected[static_cast<size_t>(i)].data());
+      for (int c = 0; c < vocab; ++c) different += a[c] != b[c];
+      compared += vocab;
+    }
+  }
+  fmt::print("rows alone and in passes of 1 to {}: {} of {} logits differ{}\n", kRows, different, compared, trivial > 0 ? "; the rows tell nothing apart" : "");
+  return different == 0 && trivial == 0 ? 0 : 1;
 }
 
 int run(const Options& o) {
@@ -148,12 +81,7 @@ int run(const Options& o) {
   }
   Backend& backend = **made;
   fmt::print("device: {}\n", backend.info().detail);
-  ModelConfig config = config_of(o.shape);
-  if (o.layers > 0) config.layers = o.layers;
-  for (int i = 0; i < config.layers; ++i) {
-    config.attention_layer.push_back(i % 4 == 3);
-    config.sparse_layer.push_back(config.moe.experts > 0);
-  }
+  const ModelConfig config = config_of(o.shape, o.layers);
   RandomBlocks blocks(size_t{248320} * row_bytes(QuantFormat::kQ4_K, config.hidden));
 
   if (o.products) {  // single products, three matrices in turn so that none stays in the cache
@@ -199,7 +127,7 @@ int run(const Options& o) {
   }
 
   const double loading = seconds();
-  const Weights weights = random_weights(config, backend, blocks);
+  const Weights weights = random_weights(config, backend, blocks, 1024);
   double bytes = 0;  // what a one-row pass must read
   {
     const auto add = [&bytes](const MatrixPtr& m) { bytes += static_cast<double>(m->bytes()); };
@@ -224,6 +152,7 @@ int run(const Options& o) {
 
   const KvFormat kv = o.kv == "int8" ? KvFormat::kInt8 : o.kv == "f32" ? KvFormat::kF32 : KvFormat::kBF16;
   TargetModel target(config, weights, backend, {.max_rows = std::max(o.prefill, 72), .tape_rows = 72, .kv_format = kv});
+  if (o.check) return check_rows(target, config.vocab);
   // One pass of so many rows of every lane, of which the first `settled` need no verifying.
   const auto pass_of = [&](std::span<const std::unique_ptr<LaneState>> states, int rows, int settled, bool commit) {
     std::vector<RowInput> inputs;
@@ -308,6 +237,7 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--no-graphs", o.no_graphs, "Launch kernels one by one, for tools that time them");
   app.add_flag("--no-wide", o.no_wide, "Products of many rows in groups of sixteen");
+  app.add_flag("--check", o.check, "Compare rows alone with rows of passes, bit for bit, instead of timing");
   app.add_flag("--products", o.products, "Time single products instead of passes");
   CLI11_PARSE(app, argc, argv);
   return foretoken::run(o);

@@ -15,40 +15,35 @@ constexpr int kJoinedRows = 64;   // rows that a lane of a group brings to the g
 class BlockDrafter final : public Drafter {
  public:
   explicit BlockDrafter(DflashModel& model)
-      : model_(model), lane_(model.make_lane()), reach_(model.config().context_reach()) {
+      : model_(model), lane_(model.make_lane()), features_(model.pages().backend()), together_(model.pages().backend()), reach_(model.config().context_reach()) {
     needs_.tap_layers = model.config().taps;
   }
 
   Route route() const override { return Route::kBlock; }
   const DrafterNeeds& needs() const override { return needs_; }
   int deepest() const override { return model_.config().slots(model_.config().block_size); }
-  int backlog() const override { return waiting_; }
+  int backlog() const override { return static_cast<int>(waiting()); }
 
   void restart(std::span<const TokenId> history) override {
     lane_->restart(static_cast<int64_t>(history.size()));
     first_waiting_ = lane_->end();
-    waiting_ = 0;
     features_.clear();
   }
 
   void observe(const Committed& c) override {
     CHECK(c.rows.size() == c.tokens.size());
     const int64_t end = c.first + static_cast<int64_t>(c.tokens.size());
-    if (waiting_ == 0 && first_waiting_ == 0) first_waiting_ = c.first;
-    CHECK(c.first == first_waiting_ + waiting_);
-    for (size_t i = 0; i < c.tokens.size(); ++i) {
-      if (reach_ >= 0 && c.first + static_cast<int64_t>(i) < end + c.upcoming - reach_) {  // out of every later row's sight
-        features_.clear();
-        waiting_ = 0;
-        first_waiting_ = c.first + static_cast<int64_t>(i) + 1;
-        continue;
-      }
-      const float* row = c.taps.f32(c.rows[i]);
-      features_.insert(features_.end(), row, row + c.taps.cols);
-      feature_cols_ = c.taps.cols;
-      ++waiting_;
+    if (waiting() == 0 && first_waiting_ == 0) first_waiting_ = c.first;
+    CHECK(c.first == first_waiting_ + waiting());
+    // Rows before the first that a later row can see.
+    const int64_t first_seen = reach_ >= 0 ? end + c.upcoming - reach_ : c.first;
+    const int64_t unseen = std::clamp<int64_t>(first_seen - c.first, 0, static_cast<int64_t>(c.tokens.size()));
+    if (unseen > 0) {
+      features_.clear();
+      first_waiting_ = c.first + unseen;
     }
-    if (waiting_ > kMaxBacklog) work_off();
+    features_.append(c.taps, c.rows.subspan(static_cast<size_t>(unseen)));
+    if (waiting() > kMaxBacklog) work_off();
   }
 
   void propose(const DraftRequest& request, Draft& draft) override {
@@ -92,21 +87,21 @@ class BlockDrafter final : public Drafter {
   }
 
  private:
+  int64_t waiting() const { return features_.rows(); }
+
   // Drops waiting rows that no later row will see, and moves the lane to where the waiting rows begin.
   void trim() {
-    if (waiting_ == 0) return;
-    if (reach_ >= 0 && waiting_ > reach_) {
-      const int64_t drop = waiting_ - reach_;
-      features_.erase(features_.begin(), features_.begin() + static_cast<ptrdiff_t>(drop * feature_cols_));
+    if (waiting() == 0) return;
+    if (reach_ >= 0 && waiting() > reach_) {
+      const int64_t drop = waiting() - reach_;
+      features_.drop_front(drop);
       first_waiting_ += drop;
-      waiting_ -= static_cast<int>(drop);
     }
     if (lane_->end() != first_waiting_) lane_->restart(first_waiting_);
   }
 
   void clear_waiting() {
-    first_waiting_ += waiting_;
-    waiting_ = 0;
+    first_waiting_ += waiting();
     features_.clear();
   }
 
@@ -125,19 +120,20 @@ class BlockDrafter final : public Drafter {
       auto* member = static_cast<BlockDrafter*>(one);
       CHECK(&member->model_ == &model_);
       member->trim();
-      if (member->waiting_ == 0) continue;
-      if (group.size() > 1 && member->waiting_ <= kJoinedRows) {
-        counts_.push_back(member->waiting_);
+      if (member->waiting() == 0) continue;
+      if (group.size() > 1 && member->waiting() <= kJoinedRows) {
+        counts_.push_back(static_cast<int>(member->waiting()));
         joined.push_back(member);
-        together_.insert(together_.end(), member->features_.begin(), member->features_.end());
+        together_.append(member->features_.view());
         continue;
       }
-      for (int done = 0; done < member->waiting_;) {
-        const int count = std::min(member->waiting_ - done, kMaxBacklog);
+      const View all = member->features_.view();
+      for (int64_t done = 0; done < all.rows;) {
+        const int64_t count = std::min<int64_t>(all.rows - done, kMaxBacklog);
         rows_.resize(static_cast<size_t>(count));
         std::iota(rows_.begin(), rows_.end(), 0);
         const DflashContext context{.lane = member->lane_.get(), .rows = rows_};
-        model_.extend(View::of(member->features_.data() + done * member->feature_cols_, count, member->feature_cols_), {&context, 1});
+        model_.extend(all.row_range(done, done + count), {&context, 1});
         done += count;
       }
       member->clear_waiting();
@@ -151,7 +147,7 @@ class BlockDrafter final : public Drafter {
       contexts.push_back({.lane = joined[i]->lane_.get(), .rows = std::span<const int>(rows_).subspan(at, static_cast<size_t>(counts_[i]))});
       at += static_cast<size_t>(counts_[i]);
     }
-    model_.extend(View::of(together_.data(), total, joined[0]->feature_cols_), contexts);
+    model_.extend(together_.view(), contexts);
     for (BlockDrafter* member : joined) member->clear_waiting();
   }
 
@@ -236,17 +232,15 @@ class BlockDrafter final : public Drafter {
   DflashModel& model_;
   std::unique_ptr<DflashLane> lane_;
   DrafterNeeds needs_;
+  RowStore features_, together_;  // tapped rows that wait; those of a group's members
   int64_t reach_;
-  std::vector<float> features_;  // [waiting_, feature_cols_]
-  int64_t feature_cols_ = 0, first_waiting_ = 0;
-  int waiting_ = 0;
+  int64_t first_waiting_ = 0;
   std::vector<Node> nodes_;
   std::vector<ScoredCandidate> scored_;
 
   // Of one proposal for a group, in the drafter that was asked.
   std::vector<DflashBlock> blocks_;
   std::vector<size_t> drafted_;
-  std::vector<float> together_;
   std::vector<int> rows_, counts_;
 };
 

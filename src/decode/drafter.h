@@ -27,7 +27,7 @@ struct Committed {
   std::span<const TokenId> tokens;  // at least one
   TokenId next = -1;                // what follows them: the new anchor, or the rest of the prompt
   std::span<const int> rows;        // rows[i] of `hidden` and `taps` belongs to tokens[i]
-  View hidden, taps;                // valid during the call; without rows when no drafter needs them
+  View hidden, taps;                // where operators compute, valid during the call; without rows when no drafter needs them
   int64_t upcoming = 0;             // decided tokens that follow tokens.back() and will be committed next (the rest of a prompt)
 };
 

@@ -18,7 +18,10 @@ constexpr int kMaxBacklog = 256; // pairs that wait
 
 class MtpDrafter final : public Drafter {
  public:
-  MtpDrafter(const ModelConfig& config, MtpHead& head) : config_(config), head_(head), lane_(head.make_lane()) { needs_.hidden = true; }
+  MtpDrafter(const ModelConfig& config, MtpHead& head)
+      : config_(config), head_(head), lane_(head.make_lane()), hidden_(head.pages().backend()), fed_(head.pages().backend()) {
+    needs_.hidden = true;
+  }
 
   Route route() const override { return Route::kMtp; }
   const DrafterNeeds& needs() const override { return needs_; }
@@ -36,18 +39,15 @@ class MtpDrafter final : public Drafter {
     CHECK(c.rows.size() == c.tokens.size());
     if (!unpaired_.empty()) {  // a restored lane's last hidden, whose token is known only now
       CHECK(c.first == true_end_ + 1);
-      hidden_ = std::move(unpaired_);
-      unpaired_.clear();
+      pair_restored();
       inputs_.push_back(text_row(c.tokens[0], true_end_));
     }
     const int64_t waiting = static_cast<int64_t>(inputs_.size());
     if (waiting == 0 && true_end_ == 0 && lane_->end() == 0 && c.first > 0) restart_at(c.first);
     CHECK(c.first == true_end_ + waiting);
-    for (size_t i = 0; i < c.tokens.size(); ++i) {
-      const float* row = c.hidden.f32(c.rows[i]);
-      hidden_.insert(hidden_.end(), row, row + config_.hidden);
+    hidden_.append(c.hidden, c.rows);
+    for (size_t i = 0; i < c.tokens.size(); ++i)
       inputs_.push_back(text_row(i + 1 < c.tokens.size() ? c.tokens[i + 1] : c.next, c.first + static_cast<int64_t>(i)));
-    }
     // The last pair stays, because a proposal needs its output.
     if (backlog() > kMaxBacklog) work_off(backlog() - 1);
   }
@@ -64,15 +64,16 @@ class MtpDrafter final : public Drafter {
       CHECK(&member->head_ == &head_);
       drafts[i].by = Route::kMtp;
       if (!member->unpaired_.empty()) {  // a lane restored just before its anchor
-        member->hidden_ = std::exchange(member->unpaired_, {});
+        member->pair_restored();
         member->inputs_.push_back(text_row(requests[i].anchor, member->true_end_));
       }
       if (member->inputs_.empty()) continue;
       CHECK(requests[i].position == member->true_end_ + member->backlog() + 1);
       walks_.push_back({.drafter = member, .request = &requests[i], .draft = &drafts[i], .path = {}, .run = {}, .leaves = {}});
     }
+    View last;  // the step's hiddens before
     for (int step = 0; !walks_.empty(); ++step) {
-      run_step(step == 0);
+      last = run_step(last, step == 0);
       std::vector<Walk> growing;
       for (Walk& walk : walks_)
         if (grow(walk, step)) growing.push_back(std::move(walk));
@@ -84,11 +85,14 @@ class MtpDrafter final : public Drafter {
   std::vector<std::byte> save() override {
     if (backlog() > 1) work_off(backlog() - 1);
     lane_->truncate(true_end_);
-    const float* last = !unpaired_.empty() ? unpaired_.data() : hidden_.data();
-    const bool known = !unpaired_.empty() || !hidden_.empty();
+    std::vector<float> last = unpaired_;
+    if (last.empty() && !hidden_.empty()) {
+      last.resize(static_cast<size_t>(config_.hidden));
+      head_.pages().backend().download(hidden_.view().row_range(0, 1), View::of(last.data(), 1, config_.hidden));
+    }
+    if (last.empty()) return {};
     std::vector<std::byte> saved = lane_->save();
-    if (!known) return {};
-    const auto* bytes = reinterpret_cast<const std::byte*>(last);
+    const auto* bytes = reinterpret_cast<const std::byte*>(last.data());
     saved.insert(saved.end(), bytes, bytes + hidden_bytes());
     return saved;
   }
@@ -121,7 +125,7 @@ class MtpDrafter final : public Drafter {
     std::vector<TokenId> run;  // foreseen behind the path
     std::vector<Leaf> leaves;
     float cumulative = 1;
-    size_t place = 0;  // of its last output in next_
+    int row = 0;  // of its last output
   };
 
   size_t hidden_bytes() const { return static_cast<size_t>(config_.hidden) * sizeof(float); }
@@ -136,9 +140,16 @@ class MtpDrafter final : public Drafter {
   }
   static Route route_of(const RankedCandidate& c) { return c.foreseen ? Route::kGrammar : Route::kMtp; }
 
-  // The next row of every walk in one call, or all waiting pairs at first: then next_ holds the walks' outputs, and ids_ and values_ their
-  // candidates, in the order of the walks.
-  void run_step(bool first) {
+  // A restored lane's last hidden begins the waiting pairs.
+  void pair_restored() {
+    CHECK(hidden_.empty());
+    hidden_.append_host(View::of(unpaired_.data(), 1, config_.hidden));
+    unpaired_.clear();
+  }
+
+  // The next row of every walk in one call, fed the hiddens of the step before, or all waiting pairs at first: ids_ and values_ then hold
+  // the walks' candidates in their order. Returns the hiddens.
+  View run_step(View before_hidden, bool first) {
     rows_.clear();
     lane_rows_.clear();
     last_.clear();
@@ -152,27 +163,24 @@ class MtpDrafter final : public Drafter {
         const int most = std::max(1, head_.options().max_rows / static_cast<int>(walks_.size()));
         if (d.backlog() > most) d.work_off(d.backlog() - 1);
         rows_.insert(rows_.end(), d.inputs_.begin(), d.inputs_.end());
-        fed_.insert(fed_.end(), d.hidden_.begin(), d.hidden_.end());
+        fed_.append(d.hidden_.view());
       } else {
         rows_.push_back(text_row(walks_[w].path.back(), d.lane_->end()));
-        const float* fed = next_.data() + walks_[w].place * static_cast<size_t>(config_.hidden);
-        fed_.insert(fed_.end(), fed, fed + config_.hidden);
+        fed_.append(before_hidden.row_range(walks_[w].row, walks_[w].row + 1));
       }
       const int count = static_cast<int>(rows_.size()) - before;
       lane_rows_.push_back({.first_row = before, .rows = count, .prefix = d.lane_->end(), .settled = count, .parent = {}});
       last_.push_back(static_cast<int>(rows_.size()) - 1);
       lanes_.push_back(d.lane_.get());
     }
-    const MtpResult result = head_.forward(View::of(fed_.data(), static_cast<int64_t>(rows_.size()), config_.hidden),
+    const MtpResult result = head_.forward(fed_.view(),
                                            {.inputs = rows_, .lanes = lane_rows_, .logits_rows = last_}, lanes_);
-    next_.clear();
-    for (const int row : last_) next_.insert(next_.end(), result.hidden.f32(row), result.hidden.f32(row) + config_.hidden);
     const int k = std::min(kCandidates, config_.vocab);
     ids_.resize(walks_.size() * static_cast<size_t>(k));
     values_.resize(ids_.size());
     head_.top_k(result.logits, k, ids_, View::of(values_.data(), static_cast<int64_t>(walks_.size()), k));
     for (size_t w = 0; w < walks_.size(); ++w) {
-      walks_[w].place = w;
+      walks_[w].row = last_[w];
       MtpDrafter& d = *walks_[w].drafter;
       d.scored_.clear();
       for (int i = 0; i < k; ++i) d.scored_.push_back({ids_[w * static_cast<size_t>(k) + static_cast<size_t>(i)], values_[w * static_cast<size_t>(k) + static_cast<size_t>(i)]});
@@ -181,6 +189,7 @@ class MtpDrafter final : public Drafter {
       d.hidden_.clear();
       d.true_end_ = d.lane_->end();
     }
+    return result.hidden;
   }
 
   // Adds what the candidates of `step` give; false when the draft is complete.
@@ -220,12 +229,12 @@ class MtpDrafter final : public Drafter {
       const int rows = std::min(count - done, head_.options().max_rows);
       const LaneRows lane_rows{.first_row = 0, .rows = rows, .prefix = lane_->end(), .settled = rows, .parent = {}};
       MtpLane* lanes[] = {lane_.get()};
-      head_.forward(View::of(hidden_.data() + size_t(done) * size_t(config_.hidden), rows, config_.hidden),
+      head_.forward(hidden_.view().row_range(done, done + rows),
                     {.inputs = std::span<const RowInput>(inputs_).subspan(size_t(done), size_t(rows)), .lanes = {&lane_rows, 1}, .logits_rows = {}}, lanes);
       done += rows;
     }
     inputs_.erase(inputs_.begin(), inputs_.begin() + count);
-    hidden_.erase(hidden_.begin(), hidden_.begin() + ptrdiff_t(count) * config_.hidden);
+    hidden_.drop_front(count);
     true_end_ = lane_->end();
   }
 
@@ -234,8 +243,8 @@ class MtpDrafter final : public Drafter {
   std::unique_ptr<MtpLane> lane_;
   DrafterNeeds needs_;
   int64_t true_end_ = 0;          // entries [.., true_end_) come from true hiddens
-  std::vector<RowInput> inputs_;  // waiting pairs: the token behind position true_end_ + i, and the hidden of that position
-  std::vector<float> hidden_;
+  std::vector<RowInput> inputs_;  // waiting pairs: the tokens behind positions true_end_ + i
+  RowStore hidden_;               // and the hiddens of those positions
   std::vector<float> unpaired_;   // hidden of position true_end_ of a restored lane, whose token has not come; or empty
   std::vector<ScoredCandidate> scored_;
   std::vector<RankedCandidate> ranked_;
@@ -246,7 +255,8 @@ class MtpDrafter final : public Drafter {
   std::vector<LaneRows> lane_rows_;
   std::vector<int> last_;
   std::vector<MtpLane*> lanes_;
-  std::vector<float> fed_, next_, values_;
+  RowStore fed_;
+  std::vector<float> values_;
   std::vector<TokenId> ids_;
 };
 

@@ -166,13 +166,16 @@ ChoiceSpec Sampler::spec(const SamplingParams& params, uint64_t position) {
           .leaders = (nucleus || some) && settles, .choice = params.choice, .seed = params.seed, .position = position};
 }
 
-std::optional<TokenId> Sampler::select(const RowChoice& row, std::span<const TokenId> leaders, std::span<const float> values, int64_t vocab,
-                                       const SamplingParams& params, uint64_t position) {
+std::optional<TokenId> Sampler::select(const Choices& choices, int at, int64_t vocab, const SamplingParams& params, uint64_t position) {
+  const RowChoice& row = choices.rows[static_cast<size_t>(at)];
   if (!row.finite || row.best < 0) return {};
   if (params.greedy()) return row.best;
   const ChoiceSpec asked = spec(params, position);
   if (asked.noisy) return row.noisy;
-  if (!asked.leaders || leaders.empty()) return {};
+  if (!asked.leaders || choices.leader_count == 0) return {};
+  const size_t count = static_cast<size_t>(choices.leader_count), first = static_cast<size_t>(at) * count;
+  const auto leaders = std::span(choices.leaders).subspan(first, count);
+  const auto values = std::span(choices.values).subspan(first, count);
   set_float_environment();
   const float least = asked.least;
   const auto z_of = [&](float logit) { return (logit - row.largest) / params.temperature; };

@@ -75,11 +75,10 @@ class Sampler {
   Result<TokenId> select(std::span<const float> logits, const SamplingParams& params, uint64_t position,
                          const TokenCounts* counts = nullptr, TokenMask mask = {});
 
-  // The same token from what choose() of a backend found out about the row when asked `spec(params, position)`; nothing where that does
-  // not settle it and the row must be seen. For params that do not adjust, and no mask.
+  // The same token from what choose() of a backend found out about row `row` of `vocab` logits when asked `spec(params, position)`;
+  // nothing where that does not settle it and the row must be seen. For params that do not adjust, and no mask.
   static ChoiceSpec spec(const SamplingParams& params, uint64_t position);
-  std::optional<TokenId> select(const RowChoice& row, std::span<const TokenId> leaders, std::span<const float> values, int64_t vocab,
-                                const SamplingParams& params, uint64_t position);
+  std::optional<TokenId> select(const Choices& choices, int row, int64_t vocab, const SamplingParams& params, uint64_t position);
 
   // One kept candidate after every filter, for the exact distribution: probability exp(z) / sum over kept. For tests and logprobs.
   struct Candidate { float z; TokenId id; };

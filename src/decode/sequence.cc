@@ -139,7 +139,7 @@ void Sequence::observe(const ForwardResult& result, int64_t first, std::span<con
   // A sequence that failed or ended with its prompt has no next token to learn from.
   if (end >= known_.size()) return;
   speculator_.observe({.first = first, .tokens = known().subspan(static_cast<size_t>(first), in_pass.size()), .next = known_[end],
-                       .rows = in_pass, .hidden = speculator_.needs_hidden() ? result.hidden.on_host() : View(), .taps = result.taps, .upcoming = cycle_ ? 0 : std::max<int64_t>(0, whole_at_ - lane_->length())});
+                       .rows = in_pass, .hidden = result.hidden.computed(), .taps = result.taps.computed(), .upcoming = cycle_ ? 0 : std::max<int64_t>(0, whole_at_ - lane_->length())});
 }
 
 Result<Accepted> Sequence::walk(const ForwardResult& result) {
@@ -159,12 +159,8 @@ Result<Accepted> Sequence::walk(const ForwardResult& result) {
 Result<TokenId> Sequence::select(const ForwardResult& result, int row, int64_t position) {
   const int at = share_.first_logits + row;
   if (result.choices != nullptr && !choices_.empty()) {
-    const Choices& all = *result.choices;
-    const size_t first = static_cast<size_t>(at * all.leader_count), count = static_cast<size_t>(all.leader_count);
     CHECK(choices_[static_cast<size_t>(row)].position == static_cast<uint64_t>(position) || options_.sampling.greedy());
-    if (const auto token = sampler_.select(all.rows[static_cast<size_t>(at)], std::span(all.leaders).subspan(first, count),
-                                           std::span(all.values).subspan(first, count), result.logits.cols, options_.sampling, static_cast<uint64_t>(position)))
-      return *token;
+    if (const auto token = sampler_.select(*result.choices, at, result.logits.cols, options_.sampling, static_cast<uint64_t>(position))) return *token;
   }
   const std::span<const float> logits = result.logits.row(at);
   ASSIGN_OR_RETURN(const TokenId token, sampler_.select(logits, options_.sampling, static_cast<uint64_t>(position), &counts_, mask()));

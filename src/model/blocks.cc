@@ -60,6 +60,46 @@ View LazyRows::row(int64_t r) {
   return copy;
 }
 
+View RowStore::room(int64_t rows, int64_t cols) {
+  CHECK(rows_ == 0 || cols == cols_);
+  if (rows_ == 0) first_ = 0;
+  cols_ = cols;
+  const size_t row_bytes = static_cast<size_t>(cols) * sizeof(float);
+  capacity_ = static_cast<int64_t>(memory_.size() / row_bytes);
+  if (first_ + rows_ + rows > capacity_) {
+    const View kept = view();
+    // In place where the rows do not overlap their new place.
+    const bool fits = rows_ + rows <= capacity_ && rows_ <= first_;
+    const int64_t capacity = fits ? capacity_ : std::max<int64_t>(16, 2 * (rows_ + rows));
+    Buffer larger = fits ? Buffer() : backend_.allocate(static_cast<size_t>(capacity) * row_bytes);
+    if (rows_ > 0) backend_.copy(kept, (fits ? memory_ : larger).view(rows_, cols));
+    if (!fits) memory_ = std::move(larger);
+    capacity_ = capacity;
+    first_ = 0;
+  }
+  const View at = memory_.view(first_ + rows_ + rows, cols).row_range(first_ + rows_, first_ + rows_ + rows);
+  rows_ += rows;
+  return at;
+}
+
+void RowStore::append(View computed, std::span<const int> rows) {
+  if (!rows.empty()) backend_.gather_rows(computed, rows, room(static_cast<int64_t>(rows.size()), computed.cols));
+}
+
+void RowStore::append(View computed) {
+  if (!computed.empty()) backend_.copy(computed, room(computed.rows, computed.cols));
+}
+
+void RowStore::append_host(View host) {
+  if (!host.empty()) backend_.upload(host, room(host.rows, host.cols));
+}
+
+void RowStore::drop_front(int64_t rows) {
+  CHECK(rows <= rows_);
+  first_ += rows;
+  rows_ -= rows;
+}
+
 void AttentionMixer::run(const AttentionWeights& w, View rotary, const AttentionMemory& m, View h, View out) {
   const AttentionShape& a = config_.attention;
   const View packed = packed_.rows(h.rows, a.packed_columns());

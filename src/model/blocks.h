@@ -74,6 +74,28 @@ class LazyRows {
   Buffer memory_;
 };
 
+// fp32 rows that wait where operators compute: added behind, taken away in front. Its memory grows to what was once needed.
+class RowStore {
+ public:
+  explicit RowStore(Backend& backend) : backend_(backend) {}
+  int64_t rows() const { return rows_; }
+  bool empty() const { return rows_ == 0; }
+  View view() const { return memory_.view(first_ + rows_, cols_).row_range(first_, first_ + rows_); }
+  // Rows of `computed`, which lie where operators compute and are not the store's own; all have the columns of the first.
+  void append(View computed, std::span<const int> rows);
+  void append(View computed);
+  void append_host(View host);
+  void drop_front(int64_t rows);
+  void clear() { first_ = rows_ = 0; }
+
+ private:
+  View room(int64_t rows, int64_t cols);
+
+  Backend& backend_;
+  Buffer memory_;
+  int64_t first_ = 0, rows_ = 0, cols_ = 0, capacity_ = 0;  // in rows
+};
+
 // Where the rows of one pass keep K and V: one page table per lane of `batch`; `layer` is an index into `layout`.
 struct AttentionMemory {
   const Batch& batch;

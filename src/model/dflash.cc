@@ -162,7 +162,7 @@ void DflashModel::extend(View features, std::span<const DflashContext> lanes) {
   if (rows == 0) return;
 
   const View gathered = features_.rows(rows, features.cols), context = x_.rows(rows, config_.hidden);
-  backend_.gather_rows(given_.from_host(features), rows_, gathered);
+  backend_.gather_rows(features, rows_, gathered);
   backend_.linear(gathered, *weights_.fusion, context);
   backend_.rms_norm(context, weights_.hidden_norm, config_.norm_epsilon, context);
   rotary_table_ = rotary_.rows(rows, config_.rotary.rotary_dim());
@@ -258,8 +258,14 @@ void DflashModel::take_candidates(View hidden, View logits, std::span<const Dfla
   const int64_t slots = hidden.rows, rank = config_.selector_rank;
   candidates_.resize(static_cast<size_t>(slots * k));
   const bool lattice = rank > 0;
-  unary_rows_ = unary_.rows(slots, k);
-  edge_rows_ = edges_.rows(lattice ? slots * k : 0, k);
+  const View scores = scores_.rows(slots + (lattice ? slots * k : 0), k);
+  unary_rows_ = scores.row_range(0, slots);
+  edge_rows_ = scores.row_range(slots, scores.rows);
+  const auto on_host = [&](View& unary, View& edges) {  // in one copy
+    const View all = host_scores_.of(scores);
+    unary = all.row_range(0, slots);
+    edges = all.row_range(slots, all.rows);
+  };
   confidence_.assign(weights_.confidence.empty() ? 0 : static_cast<size_t>(slots), 0.0f);
 
   int slot = 0;
@@ -270,7 +276,7 @@ void DflashModel::take_candidates(View hidden, View logits, std::span<const Dfla
       markov_walk(hidden, logits, slot, count, block.anchor);
       slot += count;
     }
-    unary = host_unary_.of(unary_rows_), edges = host_edges_.of(edge_rows_);
+    on_host(unary, edges);
     // What was added along the greedy walk belongs to the edge from its predecessor: candidate 0 of the slot before.
     for (int64_t s = 0; s < slots; ++s)
       for (int64_t i = 0; i < k; ++i) unary.f32(s)[i] -= edges.f32(s * k)[i];
@@ -285,7 +291,7 @@ void DflashModel::take_candidates(View hidden, View logits, std::span<const Dfla
         slot += count;
       }
     }
-    unary = host_unary_.of(unary_rows_), edges = host_edges_.of(edge_rows_);
+    on_host(unary, edges);
     if (config_.output_multiplier != 1.0f || config_.softcap > 0)  // both keep the order
       for (int64_t i = 0; i < slots * k; ++i) {
         float& z = unary.f32()[i];

@@ -96,22 +96,24 @@ class DflashModel {
   static Result<std::unique_ptr<DflashModel>> load(const Bundle& bundle, const ModelConfig& target, const Weights& trunk,
                                                    Backend& backend, const DflashOptions& options, PackedCache* cache = nullptr);
 
+  // Of weights that are there already.
+  DflashModel(const ModelConfig& target, const Weights& trunk, Backend& backend, const DflashOptions& options,
+              DflashConfig config, DflashWeights weights);
+
   const DflashConfig& config() const { return config_; }
   const DflashOptions& options() const { return options_; }
   size_t packed_bytes() const { return weights_.packed_bytes(); }
   PagePool& pages() { return pages_; }
   std::unique_ptr<DflashLane> make_lane() { return std::unique_ptr<DflashLane>(new DflashLane(config_, pages_)); }
 
-  // Fuses the tapped rows of committed tokens and appends their K/V, once per token. features [any rows, taps * hidden]:
-  // (on the host) ForwardResult::taps of a pass that tapped config().taps.
+  // Fuses the tapped rows of committed tokens and appends their K/V, once per token. features [any rows, taps * hidden], where operators
+  // compute: ForwardResult::taps of a pass that tapped config().taps.
   void extend(View features, std::span<const DflashContext> lanes);
 
   // Drafts one block per entry, in one pass. A lane's context is not changed; a block's bits do not depend on the other blocks.
   std::span<const DflashDraft> draft(std::span<const DflashBlock> blocks);
 
  private:
-  DflashModel(const ModelConfig& target, const Weights& trunk, Backend& backend, const DflashOptions& options,
-              DflashConfig config, DflashWeights weights);
   BlockShape shape(int layer) const;
   void mixer(int layer, View h, View out);
   template <class Sublayer>
@@ -131,11 +133,11 @@ class DflashModel {
   std::vector<RowInput> inputs_;
   std::vector<int> rows_;
   std::vector<std::vector<BlockLane>> block_lanes_;  // [layer][lane of the pass]
-  Scratch given_{backend_}, features_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, delta_{backend_}, before_{backend_};
+  Scratch features_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, delta_{backend_}, before_{backend_};
   Scratch after_{backend_}, queries_{backend_}, kv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, logits_{backend_};
-  Scratch selector_{backend_}, predecessors_{backend_}, successors_{backend_}, markov_{backend_}, unary_{backend_}, edges_{backend_};
-  HostRows host_unary_{backend_}, host_edges_{backend_}, host_hidden_{backend_}, host_previous_{backend_};
-  View rotary_table_, unary_rows_, edge_rows_;  // of the call: ..., [slots, top_k], [slots * top_k, top_k]
+  Scratch selector_{backend_}, predecessors_{backend_}, successors_{backend_}, markov_{backend_}, scores_{backend_};
+  HostRows host_scores_{backend_}, host_hidden_{backend_}, host_previous_{backend_};
+  View rotary_table_, unary_rows_, edge_rows_;  // of the call: ..., [slots, top_k], [slots * top_k, top_k]; the last two are one piece
   std::vector<TokenId> candidates_;
   std::vector<float> confidence_, ones_;
   std::vector<DflashDraft> drafts_;

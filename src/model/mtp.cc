@@ -53,7 +53,7 @@ MtpResult MtpHead::forward(View hidden, const Batch& batch, std::span<MtpLane* c
   const View embedding = pair.columns(0, config_.hidden);
   backend_.embed(batch.inputs, trunk_.embedding, x);
   backend_.rms_norm(x, weights_.embedding_norm, epsilon, embedding);
-  backend_.rms_norm(given_.from_host(hidden), weights_.hidden_norm, epsilon, pair.columns(config_.hidden, 2 * config_.hidden));
+  backend_.rms_norm(hidden, weights_.hidden_norm, epsilon, pair.columns(config_.hidden, 2 * config_.hidden));
   backend_.linear(pair, *weights_.fusion, x);
 
   const View rotary = rotary_.rows(rows, config_.rotary.rotary_dim());
@@ -75,7 +75,7 @@ MtpResult MtpHead::forward(View hidden, const Batch& batch, std::span<MtpLane* c
     backend_.linear(last, *trunk_.head, logits);
   }
   for (size_t i = 0; i < lanes.size(); ++i) lanes[i]->end_ += rows_[i].rows;
-  return {host_hidden_.of(normed), logits};
+  return {normed, logits};
 }
 
 void MtpHead::top_k(View logits, int k, std::span<TokenId> ids, View values) {

@@ -46,7 +46,7 @@ class MtpLane {
 
 // Valid until the next call.
 struct MtpResult {
-  View hidden;  // [rows, hidden], on the host: after the head's norm; the hidden input of the next step of a chain
+  View hidden;  // [rows, hidden], where operators compute: after the head's norm; the hidden input of the next step of a chain
   View logits;  // [logits_rows, vocab], where operators compute: of the token after each row's own; for top_k
 };
 
@@ -65,7 +65,7 @@ class MtpHead {
   PagePool& pages() { return pages_; }
   std::unique_ptr<MtpLane> make_lane() { return std::make_unique<MtpLane>(pages_); }
 
-  // Appends one entry per row. hidden [rows, hidden] (on the host; may be the previous result's) holds the hidden of row i's position;
+  // Appends one entry per row. hidden [rows, hidden] (where operators compute; may be the previous result's) holds the hidden of row i's position;
   // batch.inputs[i] is the token (or embedding) that follows it, with the rotary position of the hidden, not of the token.
   // batch.lanes: consecutive rows of each lane, a chain; prefix must equal the lane's end(). Row i of a lane sees the lane's
   // entries and the rows before it. A row's bits do not depend on the other lanes.
@@ -83,8 +83,7 @@ class MtpHead {
   MtpOptions options_;
   PagePool pages_;
   AttentionMixer attention_;
-  Scratch given_{backend_}, pair_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, rotary_{backend_}, hidden_{backend_}, last_{backend_}, logits_{backend_}, best_{backend_};
-  HostRows host_hidden_{backend_};
+  Scratch pair_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, rotary_{backend_}, hidden_{backend_}, last_{backend_}, logits_{backend_}, best_{backend_};
   std::vector<LaneRows> rows_;  // of the call, with prefixes counted in entries
   std::vector<PageTable> page_tables_;
 };

@@ -75,12 +75,16 @@ class RowCost {
     std::vector<int> path(static_cast<size_t>(std::min(chain, 1 + rows / 2)));
     std::iota(path.begin(), path.end(), 0);
     const TimePoint begin = clock_.now();
-    const ForwardResult r =
-        target.forward({.inputs = inputs, .lanes = {&lane_rows, 1}, .logits_rows = wanted}, lanes, taps_);
+    std::vector<ChoiceSpec> choices;
+    if (!o_.sampling.adjusts())
+      for (int i = 0; i < rows; ++i) choices.push_back(Sampler::spec(o_.sampling, static_cast<uint64_t>(i + 1)));
+    const ForwardResult r = target.forward(
+        {.inputs = inputs, .lanes = {&lane_rows, 1}, .logits_rows = wanted, .choices = choices}, lanes, taps_);
     const TimePoint computed = clock_.now();
     for (int i = 0; i < static_cast<int>(path.size()); ++i)
-      (void)sampler_.select({r.logits.f32(i), static_cast<size_t>(r.logits.cols)}, o_.sampling,
-                            static_cast<uint64_t>(i + 1));
+      if (const uint64_t at = static_cast<uint64_t>(i + 1);
+          choices.empty() || !r.choices || !sampler_.select(*r.choices, i, r.logits.cols, o_.sampling, at))
+        (void)sampler_.select(r.logits.row(i), o_.sampling, at);
     const TimePoint chosen = clock_.now();
     target.commit(lane, path);
     return {seconds_between(begin, computed), seconds_between(computed, chosen), seconds_between(chosen, clock_.now())};
@@ -124,14 +128,14 @@ class RowCost {
       std::iota(all.begin(), all.end(), 0);
       const std::span<const TokenId> known = std::span(ids_).first(kBehind);
       drafter.restart({});
-      std::vector<float> hidden, tapped;
+      RowStore hidden(m_.target.pages().backend()), tapped(m_.target.pages().backend());
       run_prompt(
           m_.target, *lane, known, kBehind, {},
           [&](int64_t, int64_t, const ForwardResult& r) {
             drafter.observe(
-                {.first = 0, .tokens = known, .next = known[0], .rows = all, .hidden = r.hidden, .taps = r.taps});
-            hidden.assign(r.hidden.f32(), r.hidden.f32() + 4 * r.hidden.cols);
-            if (r.taps.cols > 0) tapped.assign(r.taps.f32(), r.taps.f32() + 4 * r.taps.cols);
+                {.first = 0, .tokens = known, .next = known[0], .rows = all, .hidden = r.hidden.computed(), .taps = r.taps.computed()});
+            hidden.append(r.hidden.computed().row_range(0, 4));
+            if (r.taps.cols > 0) tapped.append(r.taps.computed().row_range(0, 4));
             return true;
           },
           taps_);
@@ -142,8 +146,8 @@ class RowCost {
             .tokens = known.subspan(1, 3),
             .next = known[4],
             .rows = std::span<const int>(all).first(3),
-            .hidden = View::of(hidden.data(), 4, m_.target.config().hidden),
-            .taps = View::of(tapped.data(), 4, static_cast<int64_t>(taps_.size()) * m_.target.config().hidden)};
+            .hidden = hidden.view(),
+            .taps = tapped.view()};
         at += 3;
         Draft draft;
         const TimePoint begin = clock_.now();

@@ -16,6 +16,7 @@ std::vector<std::unique_ptr<Backend>> backends() {
 TEST(CpuDraft, InputsAndAttention) { expect_block_attention(backends()); }
 TEST(CpuDraft, Convolution) { expect_block_convolution(backends()); }
 TEST(CpuDraft, TopK) { expect_top_k(backends()); }
+TEST(CpuDraft, Choices) { expect_choices(backends()); }
 TEST(CpuDraft, Edges) { expect_edges(backends()); }
 
 }  // namespace

@@ -25,6 +25,7 @@ class CudaDraft : public ::testing::Test {
 TEST_F(CudaDraft, InputsAndAttention) { expect_block_attention(backends()); }
 TEST_F(CudaDraft, Convolution) { expect_block_convolution(backends()); }
 TEST_F(CudaDraft, TopK) { expect_top_k(backends()); }
+TEST_F(CudaDraft, Choices) { expect_choices(backends()); }
 TEST_F(CudaDraft, Edges) { expect_edges(backends()); }
 
 }  // namespace

@@ -28,7 +28,7 @@ Outcome compare(const std::vector<float>& logits, SamplingParams params, int pos
   for (int position = 0; position < positions; ++position) {
     const ChoiceSpec spec = Sampler::spec(params, static_cast<uint64_t>(position));
     backend->choose(View::of(const_cast<float*>(logits.data()), 1, vocab), {&spec, 1}, choices);
-    const auto token = apart.select(choices.rows[0], choices.leaders, choices.values, vocab, params, static_cast<uint64_t>(position));
+    const auto token = apart.select(choices, 0, vocab, params, static_cast<uint64_t>(position));
     const auto expected = whole.select(logits, params, static_cast<uint64_t>(position));
     if (!token) {
       ++outcome.unsettled;

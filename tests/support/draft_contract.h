@@ -143,6 +143,55 @@ inline void expect_top_k(const std::vector<std::unique_ptr<Backend>>& backends) 
     }
 }
 
+// Everything that can be asked of rows of logits, of rows with ties, infinities and NaN.
+inline void expect_choices(const std::vector<std::unique_ptr<Backend>>& backends) {
+  Random random(9);
+  int tokens = 0;
+  for (const int cols : {1, 31, 100, 5000, 40000}) {
+    Matrix2 logits = Matrix2::random(random, 9, cols);
+    for (int r = 0; r < 9; ++r)
+      for (int i = 0; i < cols; ++i) logits.at(r, i) *= 4;
+    for (int i = 0; i < cols; ++i) logits.at(1, i) = static_cast<float>(random.below(3));
+    logits.at(2, cols / 2) = kNaN;
+    logits.at(3, cols - 1) = std::numeric_limits<float>::infinity();
+    for (int i = 0; i < cols; ++i) logits.at(4, i) = -std::numeric_limits<float>::infinity();
+    for (int i = 0; i < cols; i += 3) logits.at(5, i) = -std::numeric_limits<float>::infinity();
+    for (int i = 0; i < cols; ++i) logits.at(6, i) = i % 2 ? 0.0f : -0.0f;
+    for (const float temperature : {0.0f, 0.7f, 1.0f, 2.5f})
+      for (const float least : {-std::numeric_limits<float>::infinity(), -2.0f})
+        for (const bool leaders : {false, true}) {
+          std::vector<ChoiceSpec> specs;
+          for (int r = 0; r < 9; ++r)
+            specs.push_back({.temperature = temperature, .least = least, .noisy = temperature > 0 && r % 4 != 3, .mass = temperature > 0 && r % 3 != 1,
+                             .leaders = leaders && r == 2, .choice = static_cast<uint32_t>(r), .seed = 0x123456789ABCDEFull + static_cast<uint64_t>(r),
+                             .position = (uint64_t{1} << 33) + static_cast<uint64_t>(r * 1000)});
+          Choices expected;
+          make_reference_backend()->choose(logits.view(), specs, expected);
+          EXPECT_EQ(expected.leader_count, leaders ? std::min(cols, kLeaders) : 0);
+          for (const RowChoice& row : expected.rows) tokens += row.noisy > 0;
+          for (const auto& backend : backends) {
+            Choices found;
+            backend->choose(logits.view(), specs, found);
+            EXPECT_EQ(found.leader_count, expected.leader_count);
+            EXPECT_EQ(found.leaders, expected.leaders);
+            EXPECT_TRUE(found.values.size() == expected.values.size() &&
+                        std::memcmp(found.values.data(), expected.values.data(), found.values.size() * sizeof(float)) == 0);
+            for (size_t r = 0; r < 9; ++r) {
+              const RowChoice &a = found.rows[r], &b = expected.rows[r];
+              EXPECT_EQ(a.finite, b.finite) << cols << " row " << r;
+              if (!b.finite) continue;
+              EXPECT_EQ(a.largest, b.largest) << cols << " row " << r;
+              EXPECT_EQ(a.best, b.best) << cols << " row " << r;
+              if (b.best < 0) continue;
+              EXPECT_TRUE(!specs[r].noisy || a.noisy == b.noisy) << cols << " row " << r << " T " << temperature;
+              EXPECT_TRUE(!specs[r].mass || a.mass == b.mass) << cols << " row " << r << " T " << temperature;
+            }
+          }
+        }
+  }
+  EXPECT_GT(tokens, 100);
+}
+
 inline void expect_edges(const std::vector<std::unique_ptr<Backend>>& backends) {
   Random random(6);
   for (const auto& [slots, k, rank] : {std::tuple(7, 16, 64), std::tuple(3, 4, 8), std::tuple(2, 5, 33)}) {

@@ -113,6 +113,10 @@ class Mirrored final : public Backend {
     Call c(*device_, arena_);
     device_->block_conv(c.view(x), c.view(base), c.view(delta), group, lanes, c.view(out));
   }
+  void choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) override {
+    Call c(*device_, arena_);
+    device_->choose(c.view(logits), specs, out);
+  }
   void top_k(View logits, int k, std::span<TokenId> ids, View values) override {
     Call c(*device_, arena_);
     device_->top_k(c.view(logits), k, ids, c.view(values));

@@ -5,7 +5,7 @@ set -euo pipefail
 build=${1:?usage: collect.sh BUILD FOLDER} folder=${2:?usage: collect.sh BUILD FOLDER}
 mkdir -p "$folder/lib" "$folder/golden"
 here=$(dirname "${BASH_SOURCE[0]}")
-programs=("$build/foretoken" "$build/tests/cuda/cuda_test" "$build/bench/cuda_bench")
+programs=("$build/foretoken" "$build/tests/cuda/cuda_test" "$build/bench/cuda_bench" "$build/bench/cuda_cycle")
 for program in "${programs[@]}" "$build/libforetoken_cuda.so"; do
   [[ -e "$program" ]] || continue
   strip -o "$folder/$(basename "$program")" "$program"
