@@ -32,6 +32,7 @@ struct Options {
   std::vector<int> rows = {8}, lanes = {1};
   int layers = 0, prefix = 1024, cycles = 48;
   double temperature = 0;
+  bool no_graphs = false;
 };
 
 struct Times {
@@ -191,7 +192,7 @@ class Cycles {
 };
 
 int run(const Options& o) {
-  auto made = make_cuda_backend();
+  auto made = make_cuda_backend({.graphs = !o.no_graphs});
   if (!made) {
     fmt::print(stderr, "cuda_cycle: {}\n", made.error().message);
     return 4;
@@ -220,6 +221,7 @@ int main(int argc, char** argv) {
   app.add_option("--prefix", o.prefix, "Tokens of every lane before its first cycle")->capture_default_str();
   app.add_option("--cycles", o.cycles, "Timed cycles of each kind")->capture_default_str();
   app.add_option("--temperature", o.temperature, "0: greedy; else with top_k 20 and top_p 0.95")->capture_default_str();
+  app.add_flag("--no-graphs", o.no_graphs, "Launch kernels one by one, for tools that time them");
   CLI11_PARSE(app, argc, argv);
   return foretoken::run(o);
 }

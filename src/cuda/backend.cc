@@ -803,8 +803,20 @@ void CudaBackend::block_attention(View queries, const BlockShape& shape, std::sp
   int rows;
   const BlockLaneDesc* descs = describe(lanes, rows);
   if (rows == 0) return;
-  launch_block_attention(rows_of(queries), block_heads(shape, 0), descs, static_cast<int>(lanes.size()), rows, layout,
-                         rows_of(out), *queue_);
+  const BlockHeads heads = block_heads(shape, 0);
+  const int count = static_cast<int>(lanes.size());
+  if (!block_spans_run(heads, layout)) {
+    launch_block_attention(rows_of(queries), heads, descs, count, rows, layout, rows_of(out), *queue_);
+    return;
+  }
+  int64_t positions = 0;
+  for (const BlockLane& lane : lanes) {
+    const int64_t begin = shape.window > 0 ? std::max(lane.begin, lane.end - shape.window + 1) : lane.begin;
+    positions = std::max(positions, lane.end + lane.rows - std::min(begin, lane.end));
+  }
+  const int splits = block_splits(positions);
+  float* partial = partial_.take<float>(block_partial_floats(heads, queries.rows, splits));
+  launch_block_spans(rows_of(queries), heads, descs, count, rows, splits, layout, partial, rows_of(out), leave_rounded(out), *queue_);
 }
 
 void CudaBackend::block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) {

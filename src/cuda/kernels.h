@@ -219,6 +219,13 @@ void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_no
                          const KvLayout& layout, Queue& queue);
 void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
                             const KvLayout& layout, Rows out, Queue& queue);
+// The same for bf16 keys and values of heads of 64 or 128 (block_attention.cu). splits: block_splits(positions that the row with
+// most sees); `partial`: block_partial_floats floats; `bf16`: the result once more, or null.
+bool block_spans_run(const BlockHeads& shape, const KvLayout& layout);
+int block_splits(int64_t most_positions);
+size_t block_partial_floats(const BlockHeads& shape, int64_t rows, int splits);
+void launch_block_spans(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
+                        int splits, const KvLayout& layout, float* partial, Rows out, uint16_t* bf16, Queue& queue);
 void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, int lane_count, Rows out,
                        Queue& queue);
 inline constexpr int kMaxTopK = 64;

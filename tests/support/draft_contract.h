@@ -79,6 +79,11 @@ inline void expect_block_attention(const std::vector<std::unique_ptr<Backend>>& 
           const int64_t begin = 32 + random.below(32);
           cases.push_back({{query_heads, kv_heads, dim, 1e-6f, window, random.below(2) == 1}, format, 1 + random.below(16), 32, begin, begin + length});
         }
+  // Heads of a released drafter: windows that have come round their ring, contexts of many pieces, blocks with more rows than share a piece.
+  for (const auto& [query_heads, kv_heads, rows, window, length] :
+       {std::tuple(8, 2, 8, 200, 700), std::tuple(8, 2, 7, 2048, 2300), std::tuple(4, 1, 16, 0, 4600), std::tuple(6, 2, 5, 0, 900)})
+    for (const bool causal : {false, true})
+      cases.push_back({{query_heads, kv_heads, 128, 1e-6f, window, causal}, KvFormat::kBF16, rows, 64, 70, 70 + length});
   for (const BlockCase& c : cases) {
     SCOPED_TRACE(::testing::Message() << "heads " << c.shape.query_heads << "/" << c.shape.kv_heads << " x " << c.shape.head_dim << ", window "
                                       << c.shape.window << ", causal " << c.shape.causal << ", format " << int(c.format) << ", rows " << c.rows
