@@ -86,10 +86,10 @@ Parameter ones(Backend& backend, int64_t rows, int64_t cols, float value = 1.0f)
 }
 
 Weights random_weights(const ModelConfig& c, Backend& backend, RandomBlocks& blocks) {
-  const auto pack = [&](std::vector<int64_t> rows, int64_t cols) {
+  const auto pack = [&](std::vector<int64_t> rows, int64_t cols, MatrixUse use = MatrixUse::kLinear) {
     std::vector<MatrixSource> parts;
     for (const int64_t r : rows) parts.push_back(blocks.source(r, cols));
-    return backend.pack(parts);
+    return backend.pack(parts, use);
   };
   Weights w;
   w.embedding = blocks.source(1024, c.hidden);
@@ -119,7 +119,7 @@ Weights random_weights(const ModelConfig& c, Backend& backend, RandomBlocks& blo
     }
     const auto ffn = [&](int64_t width) {
       ExpertWeights e;
-      e.gate_up = pack({width, width}, c.hidden);
+      e.gate_up = pack({width, width}, c.hidden, MatrixUse::kGateUp);
       e.down = pack({c.hidden}, width);
       return e;
     };

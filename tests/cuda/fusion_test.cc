@@ -45,6 +45,11 @@ class CudaFusion : public ::testing::Test {
   }
   // Q4_K or Q6_K.
   MatrixPtr random_matrix(QuantFormat format, int64_t outputs, int64_t cols, uint64_t seed) {
+    raw_ = random_blocks(format, outputs, cols, seed);
+    const MatrixSource source{"weight", format, outputs, cols, raw_, {}, {}};
+    return backend_->pack({&source, 1});
+  }
+  static std::vector<std::byte> random_blocks(QuantFormat format, int64_t outputs, int64_t cols, uint64_t seed) {
     Random random(seed);
     std::vector<std::byte> bytes(static_cast<size_t>(outputs) * row_bytes(format, cols));
     for (std::byte& b : bytes) b = static_cast<std::byte>(random.bits());
@@ -54,9 +59,26 @@ class CudaFusion : public ::testing::Test {
       std::memcpy(bytes.data() + at + (four ? 0 : 208), &d, 2);
       if (four) std::memcpy(bytes.data() + at + 2, &least, 2);
     }
-    const MatrixSource source{"weight", format, outputs, cols, bytes, {}, {}};
-    raw_ = std::move(bytes);
-    return backend_->pack({&source, 1});
+    return bytes;
+  }
+  // Gates and ups of one feed-forward, two sources, packed as `use` says, and its second product.
+  ExpertWeights feed_forward(Backend& backend, QuantFormat format, int64_t width, int64_t cols, bool float_down,
+                             uint64_t seed, MatrixUse use) {
+    const std::vector<std::byte> gate = random_blocks(format, width, cols, seed),
+                                 up = random_blocks(format, width, cols, seed + 1);
+    std::vector<std::byte> down;
+    if (float_down) {
+      Random random(seed + 2);
+      std::vector<float> values(static_cast<size_t>(cols * width));
+      for (float& v : values) v = random.uniform() * 0.1f;
+      down.resize(values.size() * sizeof(float));
+      std::memcpy(down.data(), values.data(), down.size());
+    } else {
+      down = random_blocks(QuantFormat::kQ4_K, cols, width, seed + 2);
+    }
+    const MatrixSource both[] = {{"gate", format, width, cols, gate, {}, {}}, {"up", format, width, cols, up, {}, {}}};
+    const MatrixSource second{"down", float_down ? QuantFormat::kF32 : QuantFormat::kQ4_K, cols, width, down, {}, {}};
+    return {backend.pack(both, use), backend.pack({&second, 1})};
   }
 
   std::unique_ptr<Backend> backend_;
@@ -170,6 +192,74 @@ TEST_F(CudaFusion, ProductSumNorm) {
     EXPECT_TRUE(is_informative(View::of(results[0].data(), 1, static_cast<int64_t>(results[0].size()))));
     EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0)
         << count << " rows";
+  }
+}
+
+// What becomes of gates and ups: by the kernel of their product, or by one of its own behind a product of matrices that
+// are packed for linear.
+TEST_F(CudaFusion, GatesInTheirProduct) {
+  auto made = make_cuda_backend({.wide = false});
+  ASSERT_TRUE(made);
+  const std::unique_ptr<Backend> narrow = *std::move(made);
+  struct Case {
+    QuantFormat format;
+    int64_t width, cols;
+    bool float_down;
+  };
+  for (const Case& c : {Case{QuantFormat::kQ4_K, 8704, 5120, false}, Case{QuantFormat::kQ4_K, 512, 2048, false},
+                        Case{QuantFormat::kQ4_K, 320, 512, true}, Case{QuantFormat::kQ4_K, 256, 6144, false},
+                        Case{QuantFormat::kQ6_K, 256, 1024, false}, Case{QuantFormat::kQ6_K, 192, 2816, true}}) {
+    const auto weights = [&](Backend& backend, MatrixUse use) {
+      return feed_forward(backend, c.format, c.width, c.cols, c.float_down, 70, use);
+    };
+    const ExpertWeights apart = weights(*backend_, MatrixUse::kLinear),
+                        together = weights(*backend_, MatrixUse::kGateUp),
+                        narrowly = weights(*narrow, MatrixUse::kGateUp);
+    for (const int count : {1, 2, 7, 8, 9, 16, 17, 32, 33, 70}) {
+      const Rows x = rows(count, c.cols, 71), expected = rows(count, c.cols, 72), out = rows(count, c.cols, 73),
+                 other = rows(count, c.cols, 74);
+      backend_->gated_ffn(x.view, apart, expected.view);
+      backend_->gated_ffn(x.view, together, out.view);
+      narrow->gated_ffn(x.view, narrowly, other.view);
+      const std::vector<float> want = values(expected.view), got = values(out.view);
+      std::vector<float> of_narrow(want.size());
+      narrow->download(other.view, View::of(of_narrow.data(), count, c.cols));
+      const std::string what =
+          std::to_string(c.width) + " of " + std::to_string(c.cols) + ", " + std::to_string(count) + " rows";
+      EXPECT_TRUE(is_informative(View::of(const_cast<float*>(want.data()), count, c.cols))) << what;
+      EXPECT_GT(std::count_if(want.begin(), want.end(), [](float v) { return v != 0; }), count * c.cols / 2) << what;
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << what;
+      EXPECT_EQ(std::memcmp(of_narrow.data(), want.data(), got.size() * sizeof(float)), 0) << what << ", narrow";
+    }
+  }
+}
+
+// The same of experts, whose rows are pairs.
+TEST_F(CudaFusion, GatesOfExperts) {
+  const MoeShape shape{16, 3};
+  const int64_t cols = 512;
+  for (const QuantFormat format : {QuantFormat::kQ4_K, QuantFormat::kQ6_K}) {
+    const auto weights = [&](MatrixUse use) {
+      MoeWeights w;
+      w.router = random_matrix(QuantFormat::kQ4_K, shape.experts, cols, 80);
+      for (int e = 0; e <= shape.experts; ++e) {
+        ExpertWeights one = feed_forward(*backend_, format, 256, cols, format == QuantFormat::kQ6_K,
+                                         81 + static_cast<uint64_t>(e), use);
+        if (e < shape.experts) w.experts.push_back(std::move(one));
+        else w.shared = std::move(one);
+      }
+      w.shared_gate = random_matrix(QuantFormat::kQ4_K, 1, cols, 95);
+      return w;
+    };
+    const MoeWeights apart = weights(MatrixUse::kLinear), together = weights(MatrixUse::kGateUp);
+    for (const int count : {1, 2, 5, 8, 30, 100}) {
+      const Rows x = rows(count, cols, 96), expected = rows(count, cols, 97), out = rows(count, cols, 98);
+      backend_->moe(x.view, shape, apart, expected.view);
+      backend_->moe(x.view, shape, together, out.view);
+      const std::vector<float> want = values(expected.view), got = values(out.view);
+      EXPECT_TRUE(is_informative(View::of(const_cast<float*>(want.data()), count, cols)));
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << count << " rows";
+    }
   }
 }
 
