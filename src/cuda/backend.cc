@@ -307,7 +307,7 @@ void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigm
                        .sigmoid_gate = sigmoid_gate,
                        .bf16 = leave_rounded(out),
                        .arrivals = reinterpret_cast<int*>(arrivals_.data())},
-                      c.shape, c.pass.desc, lanes_on_device(c.lanes), *queue_);
+                      c.shape, c.pass.desc, lanes_on_device(c.lanes), c.pass.most_rows, *queue_);
     return;
   }
   begin();

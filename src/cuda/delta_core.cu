@@ -51,11 +51,70 @@ FORETOKEN_DEVICE void four(const float* from, float (&to)[4]) {
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
+// A column of the state in registers. Loops over it are unrolled whole: code that is worth fetching for several rows,
+// which then take a third of the time that cells in shared memory do.
+template <int kDim>
+using Column = float[kDim];
+
+// The state times the decay of the row that comes, and u of that row.
+template <int kDim>
+FORETOKEN_DEVICE float enter_row(Column<kDim>& s, float decay, const float* key) {
+  float u = 0;
+#pragma unroll
+  for (int i = 0; i < kDim; i += 4) {
+    float k[4];
+    four(key + i, k);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      s[i + e] = __fmul_rn(decay, s[i + e]);
+      u = fma(k[e], s[i + e], u);
+    }
+  }
+  return u;
+}
+
+// From the state times the row's decay to that times the next row's decay: the row's output, and u of the next one.
+// `cells`, where given, get the state between the two.
+template <int kDim>
+FORETOKEN_DEVICE float pass_row(Column<kDim>& s, float d, const float* key, const float* query, float next_decay,
+                                const float* next_key, float* cells, float& u) {
+  float o = 0;
+  u = 0;
+#pragma unroll
+  for (int first = 0; first < kDim; first += 16) {
+#pragma unroll
+    for (int i = first; i < first + 16; i += 4) {
+      float k[4], q[4];
+      four(key + i, k);
+      four(query + i, q);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[i + e] = fma(k[e], d, s[i + e]);
+        o = fma(q[e], s[i + e], o);
+      }
+    }
+    if (cells)
+#pragma unroll
+      for (int i = first; i < first + 16; ++i) cells[i * kDim] = s[i];
+#pragma unroll
+    for (int i = first; i < first + 16; i += 4) {
+      float n[4];
+      four(next_key + i, n);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[i + e] = __fmul_rn(next_decay, s[i + e]);
+        u = fma(n[e], s[i + e], u);
+      }
+    }
+  }
+  return o;
+}
+
 constexpr int core_threads(int dim) { return 3 * dim; }
 
 // Threads are three groups of kDim: of the queries', the keys' and the values' channels, then of rows. The rule is the
-// first group's.
-template <int kDim>
+// first group's. kInRegisters: passes of several rows.
+template <int kDim, bool kInRegisters>
 __global__ void __launch_bounds__(core_threads(kDim))
     core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -92,6 +151,7 @@ __global__ void __launch_bounds__(core_threads(kDim))
   int done = -1;       // the lane's row whose state is held; -1: the committed one
   bool begun = false;  // u is that of the row that comes
   float u = 0;
+  [[maybe_unused]] Column<kDim> held;
   // Rows of a short chain that become the tail.
   const bool keeps_tail = lane.chain && lane.rows <= kChunkRows;
   float tail_rows[kTaps - 1] = {};
@@ -112,7 +172,7 @@ __global__ void __launch_bounds__(core_threads(kDim))
 #pragma unroll
       for (int i = 0; i < kWindowRows; ++i) m.window[i][group][c] = x[i];
     }
-#pragma unroll 1
+#pragma unroll(kInRegisters ? 2 : 1)
     for (int r = 0; r < count; ++r) {
       const int64_t i_row = first + r, row = lane.first_row + i_row;
       int base = r;
@@ -187,7 +247,12 @@ __global__ void __launch_bounds__(core_threads(kDim))
           memory.tape.key[(first + int64_t{r}) * key_columns + key_head * kDim + i] = v;
       }
     }
-    if (first == 0) barrier_wait(m.state_here, 0);
+    if (first == 0) {
+      barrier_wait(m.state_here, 0);
+      if (kInRegisters && group == 0)
+#pragma unroll
+        for (int i = 0; i < kDim; ++i) held[i] = m.state[i][c];
+    }
     __syncthreads();
     // ---- The rule. A thread has its own column of the state.
 #pragma unroll 1
@@ -196,8 +261,13 @@ __global__ void __launch_bounds__(core_threads(kDim))
       if (!lane.chain && pass.rows[lane.first_row + i_row].parent != done) {
         // A sibling came between: the parent's state again, from the tape.
         begun = false;
+        if constexpr (kInRegisters) {
+#pragma unroll
+          for (int i = 0; i < kDim; ++i) held[i] = cells[i * kDim];
+        } else {
 #pragma unroll 16
-        for (int i = 0; i < kDim; ++i) m.state[i][c] = cells[i * kDim];
+          for (int i = 0; i < kDim; ++i) m.state[i][c] = cells[i * kDim];
+        }
         const RowDesc desc = pass.rows[lane.first_row + i_row];
         const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
@@ -205,17 +275,22 @@ __global__ void __launch_bounds__(core_threads(kDim))
           const int64_t ancestor = path[j];
           const float decay = memory.tape.decay[ancestor * heads + head],
                       d = memory.tape.delta[ancestor * tape_stride + out_at];
-#pragma unroll 2
+#pragma unroll(kInRegisters ? kDim / 4 : 2)
           for (int i = 0; i < kDim; i += 4) {
             float k[4];
             four(&m.keys[ancestor][i], k);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) m.state[i + e][c] = fma(k[e], d, __fmul_rn(decay, m.state[i + e][c]));
+            for (int e = 0; e < 4; ++e) {
+              float& s = kInRegisters ? held[i + e] : m.state[i + e][c];
+              s = fma(k[e], d, __fmul_rn(decay, s));
+            }
           }
         }
       }
       const float decay = m.decays[r];
-      if (!begun) {
+      if (kInRegisters && !begun) {
+        u = enter_row<kDim>(held, decay, m.keys[i_row]);
+      } else if (!begun) {
         u = 0;
 #pragma unroll 4
         for (int i = 0; i < kDim; i += 4) {
@@ -231,6 +306,14 @@ __global__ void __launch_bounds__(core_threads(kDim))
       begun = r + 1 < count && (lane.chain || pass.rows[lane.first_row + i_row + 1].parent == i_row);
       const float next_decay = begun ? m.decays[r + 1] : 0.0f;
       const float* next_key = m.keys[begun ? i_row + 1 : i_row];
+      if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
+      done = i_row;
+      if constexpr (kInRegisters) {
+        // One where no child follows: the state as it is.
+        m.window[r][1][c] = pass_row<kDim>(held, d, m.keys[i_row], m.queries[r], begun ? next_decay : 1.0f, next_key,
+                                           boundary ? cells : nullptr, u);
+        continue;
+      }
       float o = 0;
       u = 0;
       constexpr int kAtOnce = 16;  // cells that are read before one is written
@@ -259,8 +342,6 @@ __global__ void __launch_bounds__(core_threads(kDim))
           for (int i = 0; i < kAtOnce; ++i) cells[(first_key + i) * kDim] = s[i];
       }
       m.window[r][1][c] = o;
-      if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
-      done = i_row;
     }
     __syncthreads();
     // ---- The gated norm.
@@ -300,14 +381,33 @@ __global__ void __launch_bounds__(core_threads(kDim))
   advance(core.packed, lane, memory.tail, channels, channel);
 }
 
-template <int kDim>
+template <int kDim, bool kInRegisters>
 void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
             Queue& queue) {
-  static const bool allowed = cudaFuncSetAttribute(core_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   sizeof(Memory<kDim>)) == cudaSuccess;
+  const auto kernel = core_kernel<kDim, kInRegisters>;
+  static const bool allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory<kDim>)) == cudaSuccess;
   static_cast<void>(allowed);
   Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), core_threads(kDim),
-         sizeof(Memory<kDim>), queue}(core_kernel<kDim>, core, shape, pass, lanes);
+         sizeof(Memory<kDim>), queue}(kernel, core, shape, pass, lanes);
+}
+
+int multiprocessors() {
+  static const int count = [] {
+    int n = 0;
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+    return n > 0 ? n : 1;
+  }();
+  return count;
+}
+
+template <int kDim>
+void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
+            int most_rows, Queue& queue) {
+  // A block that keeps its state in registers has a multiprocessor for itself.
+  const bool alone = shape.value_heads * pass.lane_count <= multiprocessors();
+  if (most_rows > 1 && alone) launch<kDim, true>(core, shape, pass, lanes, queue);
+  else launch<kDim, false>(core, shape, pass, lanes, queue);
 }
 
 }  // namespace
@@ -318,9 +418,9 @@ bool delta_core_runs(const DeltaShape& shape, int most_rows) {
 }
 
 void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
-                       Queue& queue) {
-  if (shape.key_dim == 128) launch<128>(core, shape, pass, lanes, queue);
-  else launch<64>(core, shape, pass, lanes, queue);
+                       int most_rows, Queue& queue) {
+  if (shape.key_dim == 128) launch<128>(core, shape, pass, lanes, most_rows, queue);
+  else launch<64>(core, shape, pass, lanes, most_rows, queue);
 }
 
 }  // namespace foretoken::cuda

@@ -219,7 +219,7 @@ struct DeltaCore {
   int* arrivals = nullptr;  // [lanes * key heads], zeros before and after
 };
 void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
-                       Queue& queue);
+                       int most_rows, Queue& queue);
 // The same rows of many tapes; `rows` holds their number, then themselves.
 void launch_commit_delta(const DeltaShape& shape, const DeltaMemory* lanes, int lane_count, const int32_t* rows,
                          Queue& queue);
