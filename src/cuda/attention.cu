@@ -261,13 +261,25 @@ __global__ void merge_kernel(SpanTask task) {
   const float* from =
       task.partial + (static_cast<int64_t>(blockIdx.y) * task.shape.query_heads + head) * task.spans * (dim + 2);
   float m = from[0], l = from[1], o = from[2 + d];
-  for (int s = 1; s < spans; ++s) {
-    from += dim + 2;
-    const float next = m < from[0] ? from[0] : m;
-    const float ca = exp(__fsub_rn(m, next)), cb = exp(__fsub_rn(from[0], next));
-    l = fma(from[1], cb, __fmul_rn(l, ca));
-    o = fma(from[2 + d], cb, __fmul_rn(o, ca));
+  const auto add = [&](float m_here, float l_here, float o_here) {
+    const float next = m < m_here ? m_here : m;
+    const float ca = exp(__fsub_rn(m, next)), cb = exp(__fsub_rn(m_here, next));
+    l = fma(l_here, cb, __fmul_rn(l, ca));
+    o = fma(o_here, cb, __fmul_rn(o, ca));
     m = next;
+  };
+  constexpr int kAtOnce = 8;  // spans that are read before one is added
+#pragma unroll 1
+  for (int first = 1; first < spans; first += kAtOnce) {
+    float part[kAtOnce][3];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float* at = from + min(first + i, spans - 1) * (dim + 2);
+      part[i][0] = at[0], part[i][1] = at[1], part[i][2] = at[2 + d];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i < spans) add(part[i][0], part[i][1], part[i][2]);
   }
   put_result(task, row, head, d, o, l);
 }
