@@ -275,15 +275,18 @@ void CudaBackend::rms_norm(View x, View w, float epsilon, View out) {
   checks::rms_norm(x, w, out);
   Rows addend;
   Planes planes;
+  Combined combined;
   if (sum_.x.data && same_view(sum_.inout, x)) {
     addend = rows_of(sum_.x);
     if (sliced_.planes.count > 0) planes = sliced_.planes;
+    combined = std::exchange(combined_, {});
     sum_ = {};
     sliced_ = {};
   }
   begin();
   if (x.empty()) return;
-  launch_rms_norm(rows_of(x), addend, planes, w.f32(), epsilon, rows_of(out), leave_rounded(out), *queue_);
+  launch_rms_norm(rows_of(x), addend, planes, combined.of.data ? &combined.from : nullptr, w.f32(), epsilon,
+                  rows_of(out), leave_rounded(out), *queue_);
 }
 
 void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) {
@@ -319,10 +322,12 @@ void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigm
 void CudaBackend::add(View x, View inout) {
   checks::add(x, inout);
   const Sliced sliced = same_view(sliced_.of, x) ? std::exchange(sliced_, {}) : Sliced{};
+  const Combined combined = same_view(combined_.of, x) ? std::exchange(combined_, {}) : Combined{};
   begin();
   if (x.empty()) return;
   sum_ = {x, inout};
   sliced_ = sliced;
+  combined_ = combined;
 }
 
 void CudaBackend::scale(View inout, float factor) {
@@ -345,6 +350,8 @@ void CudaBackend::begin() {
   rounded_ = {};
   if (sliced_.planes.count > 0) launch_merge(sliced_.planes, rows_of(sliced_.of), *queue_);
   sliced_ = {};
+  if (combined_.of.data) launch_combine(combined_.from, rows_of(combined_.of), *queue_);
+  combined_ = {};
   if (sum_.x.data) launch_add(rows_of(sum_.x), rows_of(sum_.inout), *queue_);
   sum_ = {};
   if (convolution_) finish_delta();
@@ -539,6 +546,8 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
   int* memory = moe_routing_.take<int>(words + static_cast<size_t>(limit) * sizeof(ExpertItem) / sizeof(int));
   const Routing routing{.top_k = shape.top_k,
                         .ranks = ranks,
+                        .pairs = pairs,
+                        .experts = shape.experts + tables.with_shared,
                         .chosen = memory,
                         .weights = reinterpret_cast<float*>(memory + pairs),
                         .order = memory + 2 * pairs,
@@ -571,8 +580,7 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
     shared = View::of(moe_shared_.take<float>(static_cast<size_t>(rows * out.cols)), rows, out.cols);
     ffn(x, bf16, w.shared, shared, false);
   }
-  launch_combine(rows_of(results), routing, tables.with_shared ? Rows{} : rows_of(shared), rows_of(shared_gate),
-                 rows_of(out), *queue_);
+  combined_ = {out, {rows_of(results), routing, tables.with_shared ? Rows{} : rows_of(shared), rows_of(shared_gate)}};
 }
 
 // ---- A pass

@@ -116,6 +116,11 @@ class CudaBackend final : public Backend {
     View of;
     Planes planes;
   };
+  // Results of experts that a sum and norm may combine.
+  struct Combined {
+    View of;
+    Combination from;
+  };
   // A convolution and a delta rule, which one kernel can run with the norm behind them.
   struct Convolution {
     View packed, weight, out;
@@ -173,6 +178,7 @@ class CudaBackend final : public Backend {
   Sum sum_;
   Rounded rounded_;
   Sliced sliced_;
+  Combined combined_;
   std::optional<Convolution> convolution_;
   std::optional<Rule> rule_;
   Buffer arrivals_;                   // of the delta kernel

@@ -110,7 +110,8 @@ struct ExpertItem {
   int expert = 0, first = 0, count = 0;  // pairs [first, first + count) of `order`
 };
 struct Routing {
-  int64_t top_k = 0, ranks = 0;
+  int64_t top_k = 0, ranks = 0, pairs = 0;
+  int64_t experts = 0;          // of the tables of weights: with the shared one, where it is a rank
   int* chosen = nullptr;        // [rows * ranks] expert ids by rank
   float* weights = nullptr;     // [rows * ranks]
   int* order = nullptr;         // [rows * ranks] pairs sorted by expert, then by pair
@@ -127,17 +128,24 @@ void launch_expert_linear(const Part* parts, const Part& like, const Routing& ro
 // The same of paired parts, for every pair what launch_gated makes of a row.
 void launch_expert_gated(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor,
                          const uint16_t* bf16, const Hidden& hidden, Queue& queue);
-// `shared` is empty where the shared expert is a rank of its own.
-void launch_combine(Rows pairs, const Routing& routing, Rows shared, Rows shared_gate, Rows out, Queue& queue);
+// The results of a row's experts by their weights, in the order of ranks, and the shared expert's by its gate. `shared`
+// is empty where the shared expert is a rank of its own.
+struct Combination {
+  Rows pairs;
+  Routing routing;
+  Rows shared, shared_gate;
+};
+void launch_combine(const Combination& combination, Rows out, Queue& queue);
 
 // ---- Rows (elementwise.cu)
 
 void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
                   const int32_t* row_order, Rows out, Queue& queue);  // own [rows, cols] used where token < 0
 // `bf16`, where given, gets what launch_to_bf16(out) would write; out.cols is then a multiple of 64. An addend is added
-// to x, in place, before the norm; where planes are given, the addend is their sum and gets it.
-void launch_rms_norm(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16,
-                     Queue& queue);
+// to x, in place, before the norm; where planes or a combination are given, the addend is what they come to and gets
+// it.
+void launch_rms_norm(Rows x, Rows addend, Planes planes, const Combination* combination, const float* w, float epsilon,
+                     Rows out, uint16_t* bf16, Queue& queue);
 void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
                        uint16_t* bf16, Queue& queue);
 void launch_add(Rows x, Rows inout, Queue& queue);

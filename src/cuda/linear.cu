@@ -184,12 +184,17 @@ __global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, 
 // f32 weights: one warp an output, lane l takes inputs l, l + 32, ...; then lanes fold 16, 8, 4, 2, 1.
 constexpr int kFloatRows = 8;
 __global__ void __launch_bounds__(128) float_products(Part part, Rows x, Rows out, int64_t first) {
-  begin_kernel();
   const int lane = threadIdx.x & 31;
   const int64_t o = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
-  if (o >= part.rows) return;
   const float* w = static_cast<const float*>(part.codes) + o * part.cols;
   const int64_t row = blockIdx.y * int64_t{kFloatRows};
+  const auto bring = [&](const float* from) {
+    for (int64_t at = lane * 32; at < part.cols; at += 32 * 32) into_l1(from + at);
+  };
+  if (o < part.rows) bring(w);  // the weights are on their way while the kernel before ends
+  begin_kernel();
+  if (o >= part.rows) return;
+  if (x.rows == 1) bring(x.data);
   float acc[kFloatRows] = {};
   constexpr int kWeights = 8;  // on their way
   for (int64_t first = lane; first < part.cols; first += 32 * kWeights) {
@@ -432,6 +437,9 @@ void launch_expert_gated(const Part* parts, const Part& like, const Routing& rou
                    .padded = padded_cols(like.cols),
                    .rows = kItemRows,
                    .parts = parts,
+                   .experts = routing.experts,
+                   .pairs = routing.pairs,
+                   .item_limit = item_limit,
                    .items = routing.items,
                    .item_count = routing.item_count,
                    .order = routing.order,
@@ -450,6 +458,9 @@ void launch_expert_linear(const Part* parts, const Part& like, const Routing& ro
                   .first = first,
                   .rows = kItemRows,
                   .parts = parts,
+                  .experts = routing.experts,
+                  .pairs = routing.pairs,
+                  .item_limit = item_limit,
                   .items = routing.items,
                   .item_count = routing.item_count,
                   .order = routing.order,

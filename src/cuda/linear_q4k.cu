@@ -54,7 +54,17 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
       for (int b = 0; b < kBuffers<kBlocks>; ++b) barrier_init(complete[b], used), barrier_init(vacant[b], 1);
     fence_barriers();
   }
-  if constexpr (kExperts) begin_kernel();  // which weights: routing says
+  if constexpr (kExperts) {
+    // Which weights: routing says. What leads to them is on its way at once rather than one behind the other.
+    const char* const table = reinterpret_cast<const char*>(columns.parts);
+    for (int64_t at = threadIdx.x * 128; at < columns.experts * int64_t{sizeof(Part)}; at += blockDim.x * 128)
+      into_l1(table + at);
+    begin_kernel();
+    if (warp == 0) {
+      if (lane < columns.item_limit) into_l1(columns.items + lane);
+      if (lane * 32 < columns.pairs) into_l1(columns.order + lane * 32);
+    }
+  }
 
   // Work items of this block: tiles of outputs, or pairs of an expert's item and a tile.
   int count, begin = 0;
