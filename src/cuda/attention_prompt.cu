@@ -51,8 +51,7 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
     }
     fence_barriers();
   }
-  begin_kernel();
-  const LaneDesc owner = task.pass.lanes[0];
+  const LaneDesc owner = task.pass.lanes[0];  // from the host: it is there before the kernel before ends
   const int64_t first_row = task.first_row + static_cast<int64_t>(blockIdx.z) * kRows,
                 begin = static_cast<int64_t>(blockIdx.x) * kSpanTokens;
   const int rows = static_cast<int>(min(static_cast<int64_t>(kRows), end_row - first_row));
@@ -63,6 +62,8 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
   };
   const auto blocks_of = [](int count) { return (count + kPageTokens - 1) / kPageTokens; };
   const int used = blocks_of(count_of(rows - 1));
+  if (lane < used) into_l1(owner.pages + begin / kPageTokens + lane);
+  begin_kernel();
   if (used == 0) return;
   const size_t key_at = task.layout.key_offset(task.layer, kv_head),
                value_at = task.layout.value_offset(task.layer, kv_head);

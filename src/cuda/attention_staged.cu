@@ -43,16 +43,18 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     for (int b = warp; b < kSpanBlocks; b += kWarps) barrier_init(values_here[b], 1);
     fence_barriers();
   }
-  begin_kernel();
+  // Descriptions come from the host: they are there before the kernel before ends.
   const int64_t row = task.first_row + static_cast<int64_t>(blockIdx.z);
   const RowDesc desc = task.pass.rows[row];
   const LaneDesc owner = task.pass.lanes[desc.lane];
   const int32_t* path = task.pass.paths + desc.path;
   const int64_t visible = owner.prefix + desc.depth + 1, begin = static_cast<int64_t>(blockIdx.x) * kSpanTokens;
-  if (begin >= visible) return;
   const int count =
       static_cast<int>(min(static_cast<int64_t>(kSpanTokens), visible - begin));  // visible positions here
   const int used = (count + kPageTokens - 1) / kPageTokens;
+  if (lane < used) into_l1(owner.pages + begin / kPageTokens + lane);
+  begin_kernel();
+  if (begin >= visible) return;
   const size_t key_at = task.layout.key_offset(task.layer, kv_head),
                value_at = task.layout.value_offset(task.layer, kv_head);
   const auto page_of = [&](int64_t slot) {

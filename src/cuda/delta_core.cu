@@ -19,7 +19,7 @@ struct Memory {
   float state[kDim][kDim];      // [key][column]
   float keys[kMostRows][kDim];  // of all rows: trees go back to them
   float queries[kChunkRows][kDim], values[kChunkRows][kDim];
-  float window[kWindowRows][3][kDim];  // what the convolution reads; then gates and results
+  float window[kWindowRows][3][kDim];  // what the convolution reads; then results
   float decays[kChunkRows], betas[kChunkRows], roots[kChunkRows];
   int last_arrival;
   uint64_t state_here;
@@ -129,6 +129,10 @@ __global__ void __launch_bounds__(core_threads(kDim))
   float weight[kTaps];
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) weight[j] = core.weight[static_cast<int64_t>(channel) * kTaps + j];
+  const float norm_weight = core.norm[c], rate = core.decay_rate[head], bias = core.dt_bias[head];
+  // Descriptions come from the host: they are there before the kernel before ends.
+  const LaneDesc lane = pass.lanes[blockIdx.y];
+  const DeltaMemory memory = lanes[blockIdx.y];
   if (!lanes.many) {  // the state comes from far: into L2 while the kernel before ends
     const char* from = reinterpret_cast<const char*>(lanes.one.state + static_cast<int64_t>(head) * kDim * kDim);
     for (int i = thread; i < kDim * kDim * 4 / 128; i += core_threads(kDim))
@@ -139,9 +143,7 @@ __global__ void __launch_bounds__(core_threads(kDim))
     fence_barriers();
   }
   begin_kernel();
-  const LaneDesc lane = pass.lanes[blockIdx.y];
   if (lane.rows == 0) return;
-  const DeltaMemory memory = lanes[blockIdx.y];
   float* const cells = memory.state + static_cast<int64_t>(head) * kDim * kDim + c;
   const int64_t tape_stride = static_cast<int64_t>(heads) * kDim, out_at = static_cast<int64_t>(head) * kDim + c;
   if (thread == 0) {
@@ -159,6 +161,16 @@ __global__ void __launch_bounds__(core_threads(kDim))
   for (int first = 0; first < lane.rows; first += kChunkRows) {
     const int count = min(kChunkRows, lane.rows - first);
     __syncthreads();
+    // What is read late is asked for early.
+    if (warp == kWarps - 1 && lane_id / 4 < count && lane_id % 4 * 32 < kDim)
+      into_l1(core.gate.data + (lane.first_row + first + int64_t{lane_id / 4}) * core.gate.stride + head * kDim +
+              lane_id % 4 * 32);
+    float alpha = 0, beta = 0;
+    if (group == 2 && c < count) {
+      const float* ba = core.beta_alpha.data + (lane.first_row + first + int64_t{c}) * core.beta_alpha.stride;
+      alpha = ba[heads + head];
+      beta = ba[head];
+    }
     // ---- Convolution. Every thread reads and writes its own column of the window.
     if (lane.chain) {
       float x[kWindowRows];
@@ -210,28 +222,13 @@ __global__ void __launch_bounds__(core_threads(kDim))
         if (group == 2 && lane.settled > 0) memory.tail[static_cast<int64_t>(i) * channels + channel] = tail_rows[i];
       }
     }
-    // The window's room takes gates and results.
-    if (group == 0) {
-#pragma unroll 4
-      for (int r = 0; r < count; ++r)
-        m.window[r][0][c] = core.gate.data[(lane.first_row + first + int64_t{r}) * core.gate.stride + out_at];
-    }
     if (group == 2 && c < count) {
-      const int64_t row = lane.first_row + first + int64_t{c};
-      const float* ba = core.beta_alpha.data + row * core.beta_alpha.stride;
-      const float decay =
-          exp(__fmul_rn(core.decay_rate[head], softplus(__fadd_rn(ba[heads + head], core.dt_bias[head]))));
+      const float decay = exp(__fmul_rn(rate, softplus(__fadd_rn(alpha, bias))));
       m.decays[c] = decay;
-      m.betas[c] = sigmoid(ba[head]);
+      m.betas[c] = sigmoid(beta);
       if (first + c >= lane.settled) memory.tape.decay[(first + int64_t{c}) * heads + head] = decay;
     }
     __syncthreads();
-    if (keeps_tail && lane.settled > 0 && thread == 0) {  // all of this block have read the tail
-      int* arrivals = core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head;
-      __threadfence();
-      m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
-      if (m.last_arrival) *arrivals = 0;
-    }
     // ---- Factors: a warp a row, half of it the query, half the key.
     for (int r = warp; r < count; r += kWarps) {
       const bool is_key = lane_id >= 16;
@@ -254,7 +251,13 @@ __global__ void __launch_bounds__(core_threads(kDim))
         for (int i = 0; i < kDim; ++i) held[i] = m.state[i][c];
     }
     __syncthreads();
-    // ---- The rule. A thread has its own column of the state.
+    if (keeps_tail && lane.settled > 0 && thread == 2 * kDim) {  // all of this block have read the tail
+      int* arrivals = core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head;
+      __threadfence();
+      m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
+      if (m.last_arrival) *arrivals = 0;
+    }
+    // ---- The rule. A thread has its own column of the state. The window's room takes results.
 #pragma unroll 1
     for (int r = 0; group == 0 && r < count; ++r) {
       const int i_row = first + r;
@@ -353,9 +356,9 @@ __global__ void __launch_bounds__(core_threads(kDim))
 #pragma unroll 1
     for (int r = group; r < count; r += 3) {
       const int64_t row = lane.first_row + first + int64_t{r};
-      const float g = m.window[r][0][c], x = m.window[r][1][c];
+      const float g = core.gate.data[row * core.gate.stride + out_at], x = m.window[r][1][c];
       const float v =
-          __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), core.norm[c]), core.sigmoid_gate ? sigmoid(g) : silu(g));
+          __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), norm_weight), core.sigmoid_gate ? sigmoid(g) : silu(g));
       core.out.data[row * core.out.stride + out_at] = v;
       if (core.bf16) core.bf16[row * core.out.cols + out_at] = __bfloat16_as_ushort(to_bf16(v));
     }
