@@ -80,14 +80,15 @@ inline Parameter ones(Backend& backend, int64_t rows, int64_t cols, float value 
   return Parameter(backend, rows, cols, values);
 }
 
-inline MatrixPtr random_matrix(Backend& backend, RandomBlocks& blocks, const std::vector<int64_t>& rows, int64_t cols) {
+inline MatrixPtr random_matrix(Backend& backend, RandomBlocks& blocks, const std::vector<int64_t>& rows, int64_t cols,
+                               MatrixUse use = MatrixUse::kLinear) {
   std::vector<MatrixSource> parts;
   for (const int64_t r : rows) parts.push_back(blocks.source(r, cols));
-  return backend.pack(parts);
+  return backend.pack(parts, use);
 }
 
 inline ExpertWeights random_ffn(Backend& backend, RandomBlocks& blocks, int64_t hidden, int64_t width) {
-  return {random_matrix(backend, blocks, {width, width}, hidden), random_matrix(backend, blocks, {hidden}, width)};
+  return {random_matrix(backend, blocks, {width, width}, hidden, MatrixUse::kGateUp), random_matrix(backend, blocks, {hidden}, width)};
 }
 
 // Layer of the kinds that config says of number `i`.

@@ -19,7 +19,7 @@ BackendInfo CpuBackend::info() const {
 CpuBackend::CpuBackend(const KernelTable& kernels, int threads)
     : kernels_(kernels), pool_(threads), products_(kernels, pool_) {}
 
-MatrixPtr CpuBackend::pack(std::span<const MatrixSource> parts) { return pack_matrix(parts, pool_); }
+MatrixPtr CpuBackend::pack(std::span<const MatrixSource> parts, MatrixUse) { return pack_matrix(parts, pool_); }
 
 MatrixPtr CpuBackend::adopt(std::span<const MatrixSource> parts, std::span<const std::byte> packed) {
   return adopt_matrix(parts, packed);

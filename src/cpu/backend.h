@@ -20,7 +20,7 @@ class CpuBackend final : public Backend {
 
   // backend.cc
   BackendInfo info() const override;
-  MatrixPtr pack(std::span<const MatrixSource> parts) override;
+  MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use) override;
   MatrixPtr adopt(std::span<const MatrixSource> parts, std::span<const std::byte> packed) override;
   void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) override;
   void linear(View x, const Matrix& w, View out) override;

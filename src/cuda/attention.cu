@@ -53,10 +53,9 @@ FORETOKEN_DEVICE void store_row(const float* x, int dim, KvFormat format, std::b
   }
 }
 
-// Stores a rotated key and its value into slot `slot` of a layer and head.
+// Stores a rotated key and its value into slot `slot` of a layer and head; `page` is the slot's.
 FORETOKEN_DEVICE void store_key_value(const float* key, const float* value, int dim, const KvLayout& layout, int layer,
-                                      int head, const uint64_t* pages, int64_t slot) {
-  std::byte* page = reinterpret_cast<std::byte*>(pages[slot / kPageTokens]);
+                                      int head, std::byte* page, int64_t slot) {
   const int64_t token = slot % kPageTokens, element = static_cast<int64_t>(layout.element_bytes());
   store_row(key, dim, layout.format, page + layout.key_offset(layer, head) + token * element, kPageTokens,
             reinterpret_cast<float*>(page + layout.key_scale_offset(layer, head)) + token);
@@ -68,11 +67,20 @@ FORETOKEN_DEVICE void store_key_value(const float* key, const float* value, int 
 __global__ void __launch_bounds__(128)
     inputs_kernel(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, HeadShape shape, PassDesc pass,
                   KvLayout layout, int layer, Rows queries) {
-  begin_kernel();
   __shared__ float heads[4][kMaxDim];
   const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, dim = shape.dim;
   const int item = blockIdx.x * 4 + warp;
   const int64_t row = blockIdx.y;
+  // Where keys and values go: descriptions come from the host and are there before the kernel before ends.
+  int64_t slot = 0;
+  std::byte* page = nullptr;
+  if (item >= shape.query_heads && item < shape.query_heads + shape.kv_heads) {
+    const RowDesc desc = pass.rows[row];
+    const LaneDesc& owner = pass.lanes[desc.lane];
+    slot = owner.prefix + desc.row;
+    page = reinterpret_cast<std::byte*>(owner.pages[slot / kPageTokens]);
+  }
+  begin_kernel();
   if (item >= shape.query_heads + shape.kv_heads) return;
   const float* x = packed.data + row * packed.stride;
   const float* angles = rotary.data + row * rotary.stride;
@@ -81,13 +89,10 @@ __global__ void __launch_bounds__(128)
     for (int d = lane; d < dim; d += 32) queries.data[row * queries.stride + item * dim + d] = heads[warp][d];
     return;
   }
-  const RowDesc desc = pass.rows[row];
-  const LaneDesc& owner = pass.lanes[desc.lane];
   const int head = item - shape.query_heads;
   const float* key = x + shape.query_columns + head * dim;
   norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, layer, head, owner.pages,
-                  owner.prefix + desc.row);
+  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, layer, head, page, slot);
 }
 
 // ---- Spans
@@ -251,23 +256,35 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
 
 // Spans in ascending order; a thread a dimension.
 __global__ void merge_kernel(SpanTask task) {
-  begin_kernel();
   const int dim = task.shape.dim, d = threadIdx.x;
   const int64_t head = blockIdx.x, row = task.first_row + static_cast<int64_t>(blockIdx.y);
   const RowDesc desc = task.pass.rows[row];
   const int64_t visible = task.pass.lanes[desc.lane].prefix + desc.depth + 1;
+  begin_kernel();
   if (visible <= kSpanTokens || d >= dim) return;
   const int spans = static_cast<int>((visible + kSpanTokens - 1) / kSpanTokens);
   const float* from =
       task.partial + (static_cast<int64_t>(blockIdx.y) * task.shape.query_heads + head) * task.spans * (dim + 2);
   float m = from[0], l = from[1], o = from[2 + d];
-  for (int s = 1; s < spans; ++s) {
-    from += dim + 2;
-    const float next = m < from[0] ? from[0] : m;
-    const float ca = exp(__fsub_rn(m, next)), cb = exp(__fsub_rn(from[0], next));
-    l = fma(from[1], cb, __fmul_rn(l, ca));
-    o = fma(from[2 + d], cb, __fmul_rn(o, ca));
+  const auto add = [&](float m_here, float l_here, float o_here) {
+    const float next = m < m_here ? m_here : m;
+    const float ca = exp(__fsub_rn(m, next)), cb = exp(__fsub_rn(m_here, next));
+    l = fma(l_here, cb, __fmul_rn(l, ca));
+    o = fma(o_here, cb, __fmul_rn(o, ca));
     m = next;
+  };
+  constexpr int kAtOnce = 8;  // spans that are read before one is added
+#pragma unroll 1
+  for (int first = 1; first < spans; first += kAtOnce) {
+    float part[kAtOnce][3];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const float* at = from + min(first + i, spans - 1) * (dim + 2);
+      part[i][0] = at[0], part[i][1] = at[1], part[i][2] = at[2 + d];
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (first + i < spans) add(part[i][0], part[i][1], part[i][2]);
   }
   put_result(task, row, head, d, o, l);
 }
@@ -354,8 +371,9 @@ __global__ void __launch_bounds__(128)
   const int head = item - query_heads;
   const float* key = kv.data + row * kv.stride + head * dim;
   norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, 0, head, lane.pages,
-                  block_slot(lane, lane.end + i));
+  const int64_t slot = block_slot(lane, lane.end + i);
+  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, 0, head,
+                  reinterpret_cast<std::byte*>(lane.pages[slot / kPageTokens]), slot);
 }
 
 // A block of threads a row and query head: chunks of 128 positions in ascending order, online softmax.

@@ -54,7 +54,16 @@ FORETOKEN_DEVICE float carry_sums(const float* sums, const float* factor, int us
 
 // Spans of bf16 keys and values through shared memory (attention_staged.cu); false when the shape is not theirs.
 bool run_staged_spans(SpanTask task, int rows, Queue& queue);
-// The same for many rows of one chain (attention_prompt.cu).
+// The same for rows of one chain that share what is staged (attention_prompt.cu): many, or few that see many positions.
 bool run_prompt_spans(const SpanTask& task, int rows, Queue& queue);
+
+// What these two take, in microseconds of an H200 as measured there: a block of threads has a multiprocessor for itself
+// and takes a fixed time for what it stages, and some for each head of each row. It says which blocks there are; no
+// result depends on it.
+double staged_cost(const SpanTask& task, int rows);
+// Blocks of one row, one of each K/V head. Not all places for spans are taken (backend.cc).
+double blocks_of(const SpanTask& task);
+// Blocks that follow each other on a multiprocessor.
+double rounds_of(double blocks);
 
 }  // namespace foretoken::cuda

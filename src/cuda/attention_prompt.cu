@@ -51,8 +51,7 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
     }
     fence_barriers();
   }
-  begin_kernel();
-  const LaneDesc owner = task.pass.lanes[0];
+  const LaneDesc owner = task.pass.lanes[0];  // from the host: it is there before the kernel before ends
   const int64_t first_row = task.first_row + static_cast<int64_t>(blockIdx.z) * kRows,
                 begin = static_cast<int64_t>(blockIdx.x) * kSpanTokens;
   const int rows = static_cast<int>(min(static_cast<int64_t>(kRows), end_row - first_row));
@@ -63,6 +62,8 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
   };
   const auto blocks_of = [](int count) { return (count + kPageTokens - 1) / kPageTokens; };
   const int used = blocks_of(count_of(rows - 1));
+  if (lane < used) into_l1(owner.pages + begin / kPageTokens + lane);
+  begin_kernel();
   if (used == 0) return;
   const size_t key_at = task.layout.key_offset(task.layer, kv_head),
                value_at = task.layout.value_offset(task.layer, kv_head);
@@ -280,19 +281,38 @@ void launch(SpanTask task, int group, int rows, Queue& queue) {
          kThreads, kStagedBytes<kHeads>, queue}(prompt_span_kernel<kHeads>, task, task.first_row + rows);
 }
 
-constexpr int kManyRows = 33;
+constexpr int kManyRows = 33;  // that always share
+
+int heads_of(int group) { return group <= 2 ? 2 : group <= 4 ? 4 : group <= 6 ? 6 : 8; }
+
+double cost_of(const SpanTask& task, int rows) {
+  const int group = task.shape.query_heads / task.shape.kv_heads, heads = heads_of(group);
+  const double blocks = blocks_of(task) * ((rows + kRows - 1) / kRows) * ((group + heads - 1) / heads);
+  return rounds_of(blocks) * (11 + 2.4 * kRows * heads);
+}
 
 }  // namespace
 
 bool run_prompt_spans(const SpanTask& task, int rows, Queue& queue) {
-  if (!task.pass.one_chain || rows < kManyRows || task.layout.format != KvFormat::kBF16 ||
-      task.shape.dim % kChunkDims != 0 || task.shape.dim > kMaxDim)
+  if (!task.pass.one_chain || task.layout.format != KvFormat::kBF16 || task.shape.dim % kChunkDims != 0 ||
+      task.shape.dim > kMaxDim)
     return false;
+  if (rows < kManyRows && (rows < kRows || cost_of(task, rows) > staged_cost(task, rows))) return false;
   const int group = task.shape.query_heads / task.shape.kv_heads;
-  if (group <= 2) launch<2>(task, group, rows, queue);
-  else if (group <= 4) launch<4>(task, group, rows, queue);
-  else if (group <= 6) launch<6>(task, group, rows, queue);
-  else launch<8>(task, group, rows, queue);
+  switch (heads_of(group)) {
+    case 2:
+      launch<2>(task, group, rows, queue);
+      break;
+    case 4:
+      launch<4>(task, group, rows, queue);
+      break;
+    case 6:
+      launch<6>(task, group, rows, queue);
+      break;
+    default:
+      launch<8>(task, group, rows, queue);
+      break;
+  }
   return true;
 }
 

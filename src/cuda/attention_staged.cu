@@ -1,5 +1,6 @@
 // Spans of bf16 keys and values, which bulk copies bring into shared memory: whole blocks of 32 positions while they
 // are one page, and position by position where a tree's rows are. The order of operations is that of attention.cu.
+#include <algorithm>
 #include <type_traits>
 
 #include "cuda/attention.cuh"
@@ -42,16 +43,18 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     for (int b = warp; b < kSpanBlocks; b += kWarps) barrier_init(values_here[b], 1);
     fence_barriers();
   }
-  begin_kernel();
+  // Descriptions come from the host: they are there before the kernel before ends.
   const int64_t row = task.first_row + static_cast<int64_t>(blockIdx.z);
   const RowDesc desc = task.pass.rows[row];
   const LaneDesc owner = task.pass.lanes[desc.lane];
   const int32_t* path = task.pass.paths + desc.path;
   const int64_t visible = owner.prefix + desc.depth + 1, begin = static_cast<int64_t>(blockIdx.x) * kSpanTokens;
-  if (begin >= visible) return;
   const int count =
       static_cast<int>(min(static_cast<int64_t>(kSpanTokens), visible - begin));  // visible positions here
   const int used = (count + kPageTokens - 1) / kPageTokens;
+  if (lane < used) into_l1(owner.pages + begin / kPageTokens + lane);
+  begin_kernel();
+  if (begin >= visible) return;
   const size_t key_at = task.layout.key_offset(task.layer, kv_head),
                value_at = task.layout.value_offset(task.layer, kv_head);
   const auto page_of = [&](int64_t slot) {
@@ -266,7 +269,21 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
   }
 }
 
-constexpr int kEnoughBlocks = 64;
+// Heads that share what is staged of keys and values, and what a launch with them costs.
+struct Sharing {
+  int heads = 1;
+  double cost = 0;
+};
+Sharing best_sharing(const SpanTask& task, int rows) {
+  const int group = task.shape.query_heads / task.shape.kv_heads;
+  Sharing best;
+  for (const int heads : {1, 2, 3, 4, 6, 8}) {
+    const int groups = (group + heads - 1) / heads;
+    const double cost = rounds_of(blocks_of(task) * rows * groups) * (11 + 3.8 * std::min(heads, group));
+    if (heads == 1 || (cost < best.cost && heads < 2 * group)) best = {heads, cost};
+  }
+  return best;
+}
 
 template <int kHeads>
 void launch(SpanTask task, int group, int rows, Queue& queue) {
@@ -280,19 +297,54 @@ void launch(SpanTask task, int group, int rows, Queue& queue) {
          kThreads, kStagedBytes, queue}(staged_span_kernel<kHeads>, task);
 }
 
+int multiprocessors() {
+  static const int count = [] {
+    int n = 0;
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+    return n > 0 ? n : 1;
+  }();
+  return count;
+}
+
 }  // namespace
+
+double rounds_of(double blocks) {
+  const double rounds = blocks / multiprocessors();
+  return rounds <= 1 ? 1 : rounds + 0.5;
+}
+
+double blocks_of(const SpanTask& task) {
+  const int places = task.spans, fewest = places <= 2 ? places : places == 4 ? 3 : places == 8 ? 5 : places - 7;
+  const double spans = places == 1 ? 1 : 0.5 * (fewest + places) - 0.5;
+  return spans * task.shape.kv_heads;
+}
+
+double staged_cost(const SpanTask& task, int rows) { return best_sharing(task, rows).cost; }
 
 bool run_staged_spans(SpanTask task, int rows, Queue& queue) {
   if (task.layout.format != KvFormat::kBF16 || task.shape.dim % kChunkDims != 0 || task.shape.dim > kMaxDim)
     return false;
-  const int group = task.shape.query_heads / task.shape.kv_heads, alone = task.spans * task.shape.kv_heads * rows;
-  // Heads that share what is staged of keys and values: fewer where there would be too little to do at once.
-  const auto enough = [&](int heads) { return alone * ((group + heads - 1) / heads) >= kEnoughBlocks; };
-  if (group == 1 || !enough(2)) launch<1>(task, group, rows, queue);
-  else if (group == 2 || !enough(4)) launch<2>(task, group, rows, queue);
-  else if (group <= 4 || !enough(group <= 6 ? 6 : 8)) launch<4>(task, group, rows, queue);
-  else if (group <= 6) launch<6>(task, group, rows, queue);
-  else launch<8>(task, group, rows, queue);
+  const int group = task.shape.query_heads / task.shape.kv_heads;
+  switch (best_sharing(task, rows).heads) {
+    case 1:
+      launch<1>(task, group, rows, queue);
+      break;
+    case 2:
+      launch<2>(task, group, rows, queue);
+      break;
+    case 3:
+      launch<3>(task, group, rows, queue);
+      break;
+    case 4:
+      launch<4>(task, group, rows, queue);
+      break;
+    case 6:
+      launch<6>(task, group, rows, queue);
+      break;
+    default:
+      launch<8>(task, group, rows, queue);
+      break;
+  }
   return true;
 }
 

@@ -208,7 +208,7 @@ void pack_source(const MatrixSource& source, const Part& part, int64_t first_row
 
 }  // namespace
 
-MatrixPtr CudaBackend::pack(std::span<const MatrixSource> parts) {
+MatrixPtr CudaBackend::pack(std::span<const MatrixSource> parts, MatrixUse use) {
   CHECK(!parts.empty());
   const int64_t cols = parts[0].cols;
   std::vector<CudaMatrix::Piece> pieces;
@@ -231,6 +231,7 @@ MatrixPtr CudaBackend::pack(std::span<const MatrixSource> parts) {
     pieces.back().part.rows += packed_rows(source);
     rows += packed_rows(source);
   }
+  if (use == MatrixUse::kGateUp && pieces.size() == 1) pieces[0].part.paired = may_pair(pieces[0].part);
   size_t bytes = 0;
   for (CudaMatrix::Piece& piece : pieces) {
     Part& part = piece.part;
@@ -274,15 +275,18 @@ void CudaBackend::rms_norm(View x, View w, float epsilon, View out) {
   checks::rms_norm(x, w, out);
   Rows addend;
   Planes planes;
+  Combined combined;
   if (sum_.x.data && same_view(sum_.inout, x)) {
     addend = rows_of(sum_.x);
     if (sliced_.planes.count > 0) planes = sliced_.planes;
+    combined = std::exchange(combined_, {});
     sum_ = {};
     sliced_ = {};
   }
   begin();
   if (x.empty()) return;
-  launch_rms_norm(rows_of(x), addend, planes, w.f32(), epsilon, rows_of(out), leave_rounded(out), *queue_);
+  launch_rms_norm(rows_of(x), addend, planes, combined.of.data ? &combined.from : nullptr, w.f32(), epsilon,
+                  rows_of(out), leave_rounded(out), *queue_);
 }
 
 void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) {
@@ -306,7 +310,7 @@ void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigm
                        .sigmoid_gate = sigmoid_gate,
                        .bf16 = leave_rounded(out),
                        .arrivals = reinterpret_cast<int*>(arrivals_.data())},
-                      c.shape, c.pass.desc, lanes_on_device(c.lanes), *queue_);
+                      c.shape, c.pass.desc, lanes_on_device(c.lanes), c.pass.most_rows, *queue_);
     return;
   }
   begin();
@@ -318,10 +322,12 @@ void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigm
 void CudaBackend::add(View x, View inout) {
   checks::add(x, inout);
   const Sliced sliced = same_view(sliced_.of, x) ? std::exchange(sliced_, {}) : Sliced{};
+  const Combined combined = same_view(combined_.of, x) ? std::exchange(combined_, {}) : Combined{};
   begin();
   if (x.empty()) return;
   sum_ = {x, inout};
   sliced_ = sliced;
+  combined_ = combined;
 }
 
 void CudaBackend::scale(View inout, float factor) {
@@ -344,6 +350,8 @@ void CudaBackend::begin() {
   rounded_ = {};
   if (sliced_.planes.count > 0) launch_merge(sliced_.planes, rows_of(sliced_.of), *queue_);
   sliced_ = {};
+  if (combined_.of.data) launch_combine(combined_.from, rows_of(combined_.of), *queue_);
+  combined_ = {};
   if (sum_.x.data) launch_add(rows_of(sum_.x), rows_of(sum_.inout), *queue_);
   sum_ = {};
   if (convolution_) finish_delta();
@@ -397,6 +405,7 @@ void CudaBackend::linear(View x, const Matrix& w, View out) {
   const CudaMatrix& matrix = matrix_of(w);
   if (only_floats(matrix) || out.empty()) begin();
   if (out.empty()) return;
+  CHECK(!matrix.pieces()[0].part.paired);
   products(x, only_floats(matrix) ? nullptr : take_rounded(x), matrix, out, true);
 }
 
@@ -407,21 +416,40 @@ void CudaBackend::gated_ffn(View x, const ExpertWeights& w, View out) {
 }
 
 void CudaBackend::ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out, bool may_slice) {
-  const int64_t width = w.down->cols();
-  const View gate_up = View::of(ffn_.take<float>(static_cast<size_t>(x.rows * 3 * width)), x.rows, 2 * width);
-  products(x, bf16, matrix_of(*w.gate_up), gate_up);
-  const CudaMatrix& down = matrix_of(*w.down);
-  const View hidden = View::of(gate_up.f32() + x.rows * 2 * width, x.rows, width);
-  if (any_floats(down)) launch_silu(rows_of(gate_up), width, rows_of(hidden), *queue_);
-  uint16_t* hidden_bf16 = ffn_bf16_.take<uint16_t>(static_cast<size_t>((x.rows + 63) / 64 * 64 * padded_cols(width)));
-  if (!only_floats(down)) launch_silu_to_bf16(rows_of(gate_up), width, hidden_bf16, *queue_);
-  products(hidden, hidden_bf16, down, out, may_slice);
+  const CudaMatrix &gate_up = matrix_of(*w.gate_up), &down = matrix_of(*w.down);
+  const Gated to = gated(x.rows, down);
+  const Part& part = gate_up.pieces()[0].part;
+  if (gives_hidden(part, x.rows)) {
+    launch_gated(part, bf16, x.rows, to.wanted, *queue_);
+  } else {
+    products(x, bf16, gate_up, to.gate_up);
+    finish(to, part.paired);
+  }
+  products(to.hidden, to.wanted.bf16, down, out, may_slice);
+}
+
+CudaBackend::Gated CudaBackend::gated(int64_t rows, const CudaMatrix& down) {
+  const int64_t width = down.cols();
+  float* memory = ffn_.take<float>(static_cast<size_t>(rows * 3 * width));
+  Gated to{.gate_up = View::of(memory, rows, 2 * width),
+           .hidden = View::of(memory + rows * 2 * width, rows, width),
+           .wanted = {.width = width}};
+  if (any_floats(down)) to.wanted.floats = to.hidden.f32();
+  if (!only_floats(down))
+    to.wanted.bf16 = ffn_bf16_.take<uint16_t>(static_cast<size_t>((rows + 63) / 64 * 64 * padded_cols(width)));
+  return to;
+}
+
+void CudaBackend::finish(const Gated& to, bool paired) {
+  const Hidden& wanted = to.wanted;
+  if (wanted.floats) launch_silu(rows_of(to.gate_up), wanted.width, paired, rows_of(to.hidden), *queue_);
+  if (wanted.bf16) launch_silu_to_bf16(rows_of(to.gate_up), wanted.width, paired, wanted.bf16, *queue_);
 }
 
 namespace {
 
 bool alike(const Part& a, const Part& b) {
-  return a.layout == b.layout && a.has_min == b.has_min && a.rows == b.rows && a.cols == b.cols;
+  return a.layout == b.layout && a.has_min == b.has_min && a.paired == b.paired && a.rows == b.rows && a.cols == b.cols;
 }
 
 bool alike(const CudaMatrix& a, const CudaMatrix& b) {
@@ -518,6 +546,8 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
   int* memory = moe_routing_.take<int>(words + static_cast<size_t>(limit) * sizeof(ExpertItem) / sizeof(int));
   const Routing routing{.top_k = shape.top_k,
                         .ranks = ranks,
+                        .pairs = pairs,
+                        .experts = shape.experts + tables.with_shared,
                         .chosen = memory,
                         .weights = reinterpret_cast<float*>(memory + pairs),
                         .order = memory + 2 * pairs,
@@ -525,9 +555,7 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
                         .item_count = memory + 3 * pairs};
   launch_route(rows_of(logits), routing, *queue_);
 
-  const int64_t width = w.experts[0].down->cols();
-  const View gate_up = View::of(ffn_.take<float>(static_cast<size_t>(pairs * 3 * width)), pairs, 2 * width);
-  const View hidden = View::of(gate_up.f32() + pairs * 2 * width, pairs, width);
+  const Gated to = gated(pairs, matrix_of(*w.experts[0].down));
   const View results = View::of(moe_pairs_.take<float>(static_cast<size_t>(pairs * out.cols)), pairs, out.cols);
   const auto products_of = [&](const ExpertTable& table, int divisor, View in, const uint16_t* in_bf16, View to) {
     for (size_t p = 0; p < table.like.size(); ++p) {
@@ -537,20 +565,22 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
                            rows_of(in), in_bf16, rows_of(to), table.like[p]->first, work, *queue_);
     }
   };
-  products_of(tables.gate_up, ranks, x, bf16, gate_up);
-  const bool floats = any_floats(matrix_of(*w.experts[0].down));
-  uint16_t* hidden_bf16 = ffn_bf16_.take<uint16_t>(static_cast<size_t>((pairs + 63) / 64 * 64 * padded_cols(width)));
-  if (floats) launch_silu(rows_of(gate_up), width, rows_of(hidden), *queue_);
-  if (!only_floats(matrix_of(*w.experts[0].down))) launch_silu_to_bf16(rows_of(gate_up), width, hidden_bf16, *queue_);
-  products_of(tables.down, 1, hidden, hidden_bf16, results);
+  const Part& part = tables.gate_up.like[0]->part;
+  if (part.paired) {
+    launch_expert_gated(reinterpret_cast<const Part*>(tables.gate_up.parts[0].data()), part, routing, limit, ranks,
+                        bf16, to.wanted, *queue_);
+  } else {
+    products_of(tables.gate_up, ranks, x, bf16, to.gate_up);
+    finish(to, false);
+  }
+  products_of(tables.down, 1, to.hidden, to.wanted.bf16, results);
 
   View shared;
   if (!tables.with_shared) {
     shared = View::of(moe_shared_.take<float>(static_cast<size_t>(rows * out.cols)), rows, out.cols);
     ffn(x, bf16, w.shared, shared, false);
   }
-  launch_combine(rows_of(results), routing, tables.with_shared ? Rows{} : rows_of(shared), rows_of(shared_gate),
-                 rows_of(out), *queue_);
+  combined_ = {out, {rows_of(results), routing, tables.with_shared ? Rows{} : rows_of(shared), rows_of(shared_gate)}};
 }
 
 // ---- A pass

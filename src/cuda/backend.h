@@ -50,7 +50,7 @@ class CudaBackend final : public Backend {
   void copy(View from, View to) override;
   void clear(View memory) override;
   void keep_table(const MatrixSource& table) override;
-  MatrixPtr pack(std::span<const MatrixSource> parts) override;
+  MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use) override;
 
   void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) override;
   void rms_norm(View x, View w, float epsilon, View out) override;
@@ -117,6 +117,11 @@ class CudaBackend final : public Backend {
     View of;
     Planes planes;
   };
+  // Results of experts that a sum and norm may combine.
+  struct Combined {
+    View of;
+    Combination from;
+  };
   // A convolution and a delta rule, which one kernel can run with the norm behind them.
   struct Convolution {
     View packed, weight, out;
@@ -139,6 +144,13 @@ class CudaBackend final : public Backend {
   // Room for a bf16 copy of `out`, which is then known to the next operator; null where its width does not allow one.
   uint16_t* leave_rounded(View out);
   void ffn(View x, const uint16_t* bf16, const ExpertWeights& w, View out, bool may_slice);
+  // Working memory of gates and ups, and of what `down` reads.
+  struct Gated {
+    View gate_up, hidden;
+    Hidden wanted;
+  };
+  Gated gated(int64_t rows, const CudaMatrix& down);
+  void finish(const Gated& to, bool paired);  // gates and ups were multiplied: enqueues the rest
   // With `may_slice` the result may be left as slices for the next operator.
   void products(View x, const uint16_t* bf16, const CudaMatrix& w, View out, bool may_slice = false);
   // Outputs of all pairs of a routing by the experts' own matrices; `parts` is a table of them on the device.
@@ -167,6 +179,7 @@ class CudaBackend final : public Backend {
   Sum sum_;
   Rounded rounded_;
   Sliced sliced_;
+  Combined combined_;
   std::optional<Convolution> convolution_;
   std::optional<Rule> rule_;
   Buffer arrivals_;                   // of the delta kernel

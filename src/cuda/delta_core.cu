@@ -19,7 +19,7 @@ struct Memory {
   float state[kDim][kDim];      // [key][column]
   float keys[kMostRows][kDim];  // of all rows: trees go back to them
   float queries[kChunkRows][kDim], values[kChunkRows][kDim];
-  float window[kWindowRows][3][kDim];  // what the convolution reads; then gates and results
+  float window[kWindowRows][3][kDim];  // what the convolution reads; then results
   float decays[kChunkRows], betas[kChunkRows], roots[kChunkRows];
   int last_arrival;
   uint64_t state_here;
@@ -51,11 +51,70 @@ FORETOKEN_DEVICE void four(const float* from, float (&to)[4]) {
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
+// A column of the state in registers. Loops over it are unrolled whole: code that is worth fetching for several rows,
+// which then take a third of the time that cells in shared memory do.
+template <int kDim>
+using Column = float[kDim];
+
+// The state times the decay of the row that comes, and u of that row.
+template <int kDim>
+FORETOKEN_DEVICE float enter_row(Column<kDim>& s, float decay, const float* key) {
+  float u = 0;
+#pragma unroll
+  for (int i = 0; i < kDim; i += 4) {
+    float k[4];
+    four(key + i, k);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      s[i + e] = __fmul_rn(decay, s[i + e]);
+      u = fma(k[e], s[i + e], u);
+    }
+  }
+  return u;
+}
+
+// From the state times the row's decay to that times the next row's decay: the row's output, and u of the next one.
+// `cells`, where given, get the state between the two.
+template <int kDim>
+FORETOKEN_DEVICE float pass_row(Column<kDim>& s, float d, const float* key, const float* query, float next_decay,
+                                const float* next_key, float* cells, float& u) {
+  float o = 0;
+  u = 0;
+#pragma unroll
+  for (int first = 0; first < kDim; first += 16) {
+#pragma unroll
+    for (int i = first; i < first + 16; i += 4) {
+      float k[4], q[4];
+      four(key + i, k);
+      four(query + i, q);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[i + e] = fma(k[e], d, s[i + e]);
+        o = fma(q[e], s[i + e], o);
+      }
+    }
+    if (cells)
+#pragma unroll
+      for (int i = first; i < first + 16; ++i) cells[i * kDim] = s[i];
+#pragma unroll
+    for (int i = first; i < first + 16; i += 4) {
+      float n[4];
+      four(next_key + i, n);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        s[i + e] = __fmul_rn(next_decay, s[i + e]);
+        u = fma(n[e], s[i + e], u);
+      }
+    }
+  }
+  return o;
+}
+
 constexpr int core_threads(int dim) { return 3 * dim; }
 
 // Threads are three groups of kDim: of the queries', the keys' and the values' channels, then of rows. The rule is the
-// first group's.
-template <int kDim>
+// first group's. kInRegisters: passes of several rows.
+template <int kDim, bool kInRegisters>
 __global__ void __launch_bounds__(core_threads(kDim))
     core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -70,6 +129,10 @@ __global__ void __launch_bounds__(core_threads(kDim))
   float weight[kTaps];
 #pragma unroll
   for (int j = 0; j < kTaps; ++j) weight[j] = core.weight[static_cast<int64_t>(channel) * kTaps + j];
+  const float norm_weight = core.norm[c], rate = core.decay_rate[head], bias = core.dt_bias[head];
+  // Descriptions come from the host: they are there before the kernel before ends.
+  const LaneDesc lane = pass.lanes[blockIdx.y];
+  const DeltaMemory memory = lanes[blockIdx.y];
   if (!lanes.many) {  // the state comes from far: into L2 while the kernel before ends
     const char* from = reinterpret_cast<const char*>(lanes.one.state + static_cast<int64_t>(head) * kDim * kDim);
     for (int i = thread; i < kDim * kDim * 4 / 128; i += core_threads(kDim))
@@ -80,9 +143,7 @@ __global__ void __launch_bounds__(core_threads(kDim))
     fence_barriers();
   }
   begin_kernel();
-  const LaneDesc lane = pass.lanes[blockIdx.y];
   if (lane.rows == 0) return;
-  const DeltaMemory memory = lanes[blockIdx.y];
   float* const cells = memory.state + static_cast<int64_t>(head) * kDim * kDim + c;
   const int64_t tape_stride = static_cast<int64_t>(heads) * kDim, out_at = static_cast<int64_t>(head) * kDim + c;
   if (thread == 0) {
@@ -92,6 +153,7 @@ __global__ void __launch_bounds__(core_threads(kDim))
   int done = -1;       // the lane's row whose state is held; -1: the committed one
   bool begun = false;  // u is that of the row that comes
   float u = 0;
+  [[maybe_unused]] Column<kDim> held;
   // Rows of a short chain that become the tail.
   const bool keeps_tail = lane.chain && lane.rows <= kChunkRows;
   float tail_rows[kTaps - 1] = {};
@@ -99,6 +161,16 @@ __global__ void __launch_bounds__(core_threads(kDim))
   for (int first = 0; first < lane.rows; first += kChunkRows) {
     const int count = min(kChunkRows, lane.rows - first);
     __syncthreads();
+    // What is read late is asked for early.
+    if (warp == kWarps - 1 && lane_id / 4 < count && lane_id % 4 * 32 < kDim)
+      into_l1(core.gate.data + (lane.first_row + first + int64_t{lane_id / 4}) * core.gate.stride + head * kDim +
+              lane_id % 4 * 32);
+    float alpha = 0, beta = 0;
+    if (group == 2 && c < count) {
+      const float* ba = core.beta_alpha.data + (lane.first_row + first + int64_t{c}) * core.beta_alpha.stride;
+      alpha = ba[heads + head];
+      beta = ba[head];
+    }
     // ---- Convolution. Every thread reads and writes its own column of the window.
     if (lane.chain) {
       float x[kWindowRows];
@@ -112,7 +184,7 @@ __global__ void __launch_bounds__(core_threads(kDim))
 #pragma unroll
       for (int i = 0; i < kWindowRows; ++i) m.window[i][group][c] = x[i];
     }
-#pragma unroll 1
+#pragma unroll(kInRegisters ? 2 : 1)
     for (int r = 0; r < count; ++r) {
       const int64_t i_row = first + r, row = lane.first_row + i_row;
       int base = r;
@@ -150,28 +222,13 @@ __global__ void __launch_bounds__(core_threads(kDim))
         if (group == 2 && lane.settled > 0) memory.tail[static_cast<int64_t>(i) * channels + channel] = tail_rows[i];
       }
     }
-    // The window's room takes gates and results.
-    if (group == 0) {
-#pragma unroll 4
-      for (int r = 0; r < count; ++r)
-        m.window[r][0][c] = core.gate.data[(lane.first_row + first + int64_t{r}) * core.gate.stride + out_at];
-    }
     if (group == 2 && c < count) {
-      const int64_t row = lane.first_row + first + int64_t{c};
-      const float* ba = core.beta_alpha.data + row * core.beta_alpha.stride;
-      const float decay =
-          exp(__fmul_rn(core.decay_rate[head], softplus(__fadd_rn(ba[heads + head], core.dt_bias[head]))));
+      const float decay = exp(__fmul_rn(rate, softplus(__fadd_rn(alpha, bias))));
       m.decays[c] = decay;
-      m.betas[c] = sigmoid(ba[head]);
+      m.betas[c] = sigmoid(beta);
       if (first + c >= lane.settled) memory.tape.decay[(first + int64_t{c}) * heads + head] = decay;
     }
     __syncthreads();
-    if (keeps_tail && lane.settled > 0 && thread == 0) {  // all of this block have read the tail
-      int* arrivals = core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head;
-      __threadfence();
-      m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
-      if (m.last_arrival) *arrivals = 0;
-    }
     // ---- Factors: a warp a row, half of it the query, half the key.
     for (int r = warp; r < count; r += kWarps) {
       const bool is_key = lane_id >= 16;
@@ -187,17 +244,33 @@ __global__ void __launch_bounds__(core_threads(kDim))
           memory.tape.key[(first + int64_t{r}) * key_columns + key_head * kDim + i] = v;
       }
     }
-    if (first == 0) barrier_wait(m.state_here, 0);
+    if (first == 0) {
+      barrier_wait(m.state_here, 0);
+      if (kInRegisters && group == 0)
+#pragma unroll
+        for (int i = 0; i < kDim; ++i) held[i] = m.state[i][c];
+    }
     __syncthreads();
-    // ---- The rule. A thread has its own column of the state.
+    if (keeps_tail && lane.settled > 0 && thread == 2 * kDim) {  // all of this block have read the tail
+      int* arrivals = core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head;
+      __threadfence();
+      m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
+      if (m.last_arrival) *arrivals = 0;
+    }
+    // ---- The rule. A thread has its own column of the state. The window's room takes results.
 #pragma unroll 1
     for (int r = 0; group == 0 && r < count; ++r) {
       const int i_row = first + r;
       if (!lane.chain && pass.rows[lane.first_row + i_row].parent != done) {
         // A sibling came between: the parent's state again, from the tape.
         begun = false;
+        if constexpr (kInRegisters) {
+#pragma unroll
+          for (int i = 0; i < kDim; ++i) held[i] = cells[i * kDim];
+        } else {
 #pragma unroll 16
-        for (int i = 0; i < kDim; ++i) m.state[i][c] = cells[i * kDim];
+          for (int i = 0; i < kDim; ++i) m.state[i][c] = cells[i * kDim];
+        }
         const RowDesc desc = pass.rows[lane.first_row + i_row];
         const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
@@ -205,17 +278,22 @@ __global__ void __launch_bounds__(core_threads(kDim))
           const int64_t ancestor = path[j];
           const float decay = memory.tape.decay[ancestor * heads + head],
                       d = memory.tape.delta[ancestor * tape_stride + out_at];
-#pragma unroll 2
+#pragma unroll(kInRegisters ? kDim / 4 : 2)
           for (int i = 0; i < kDim; i += 4) {
             float k[4];
             four(&m.keys[ancestor][i], k);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) m.state[i + e][c] = fma(k[e], d, __fmul_rn(decay, m.state[i + e][c]));
+            for (int e = 0; e < 4; ++e) {
+              float& s = kInRegisters ? held[i + e] : m.state[i + e][c];
+              s = fma(k[e], d, __fmul_rn(decay, s));
+            }
           }
         }
       }
       const float decay = m.decays[r];
-      if (!begun) {
+      if (kInRegisters && !begun) {
+        u = enter_row<kDim>(held, decay, m.keys[i_row]);
+      } else if (!begun) {
         u = 0;
 #pragma unroll 4
         for (int i = 0; i < kDim; i += 4) {
@@ -231,6 +309,14 @@ __global__ void __launch_bounds__(core_threads(kDim))
       begun = r + 1 < count && (lane.chain || pass.rows[lane.first_row + i_row + 1].parent == i_row);
       const float next_decay = begun ? m.decays[r + 1] : 0.0f;
       const float* next_key = m.keys[begun ? i_row + 1 : i_row];
+      if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
+      done = i_row;
+      if constexpr (kInRegisters) {
+        // One where no child follows: the state as it is.
+        m.window[r][1][c] = pass_row<kDim>(held, d, m.keys[i_row], m.queries[r], begun ? next_decay : 1.0f, next_key,
+                                           boundary ? cells : nullptr, u);
+        continue;
+      }
       float o = 0;
       u = 0;
       constexpr int kAtOnce = 16;  // cells that are read before one is written
@@ -259,8 +345,6 @@ __global__ void __launch_bounds__(core_threads(kDim))
           for (int i = 0; i < kAtOnce; ++i) cells[(first_key + i) * kDim] = s[i];
       }
       m.window[r][1][c] = o;
-      if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
-      done = i_row;
     }
     __syncthreads();
     // ---- The gated norm.
@@ -272,9 +356,9 @@ __global__ void __launch_bounds__(core_threads(kDim))
 #pragma unroll 1
     for (int r = group; r < count; r += 3) {
       const int64_t row = lane.first_row + first + int64_t{r};
-      const float g = m.window[r][0][c], x = m.window[r][1][c];
+      const float g = core.gate.data[row * core.gate.stride + out_at], x = m.window[r][1][c];
       const float v =
-          __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), core.norm[c]), core.sigmoid_gate ? sigmoid(g) : silu(g));
+          __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), norm_weight), core.sigmoid_gate ? sigmoid(g) : silu(g));
       core.out.data[row * core.out.stride + out_at] = v;
       if (core.bf16) core.bf16[row * core.out.cols + out_at] = __bfloat16_as_ushort(to_bf16(v));
     }
@@ -300,14 +384,33 @@ __global__ void __launch_bounds__(core_threads(kDim))
   advance(core.packed, lane, memory.tail, channels, channel);
 }
 
-template <int kDim>
+template <int kDim, bool kInRegisters>
 void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
             Queue& queue) {
-  static const bool allowed = cudaFuncSetAttribute(core_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   sizeof(Memory<kDim>)) == cudaSuccess;
+  const auto kernel = core_kernel<kDim, kInRegisters>;
+  static const bool allowed =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory<kDim>)) == cudaSuccess;
   static_cast<void>(allowed);
   Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), core_threads(kDim),
-         sizeof(Memory<kDim>), queue}(core_kernel<kDim>, core, shape, pass, lanes);
+         sizeof(Memory<kDim>), queue}(kernel, core, shape, pass, lanes);
+}
+
+int multiprocessors() {
+  static const int count = [] {
+    int n = 0;
+    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
+    return n > 0 ? n : 1;
+  }();
+  return count;
+}
+
+template <int kDim>
+void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
+            int most_rows, Queue& queue) {
+  // A block that keeps its state in registers has a multiprocessor for itself.
+  const bool alone = shape.value_heads * pass.lane_count <= multiprocessors();
+  if (most_rows > 1 && alone) launch<kDim, true>(core, shape, pass, lanes, queue);
+  else launch<kDim, false>(core, shape, pass, lanes, queue);
 }
 
 }  // namespace
@@ -318,9 +421,9 @@ bool delta_core_runs(const DeltaShape& shape, int most_rows) {
 }
 
 void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
-                       Queue& queue) {
-  if (shape.key_dim == 128) launch<128>(core, shape, pass, lanes, queue);
-  else launch<64>(core, shape, pass, lanes, queue);
+                       int most_rows, Queue& queue) {
+  if (shape.key_dim == 128) launch<128>(core, shape, pass, lanes, most_rows, queue);
+  else launch<64>(core, shape, pass, lanes, most_rows, queue);
 }
 
 }  // namespace foretoken::cuda

@@ -45,13 +45,33 @@ FORETOKEN_DEVICE void store_four(float* to, int c, int cols, float4 v) {
 FORETOKEN_DEVICE float4 plus(float4 a, float4 b) {
   return make_float4(__fadd_rn(a.x, b.x), __fadd_rn(a.y, b.y), __fadd_rn(a.z, b.z), __fadd_rn(a.w, b.w));
 }
+FORETOKEN_DEVICE float4 scaled_plus(float a, float4 b, float4 c) {
+  return make_float4(fma(a, b.x, c.x), fma(a, b.y, c.y), fma(a, b.z, c.z), fma(a, b.w, c.w));
+}
+
+// Elements c to c + 3 of what a row's experts come to; the order is combine_kernel's.
+template <bool kAligned>
+FORETOKEN_DEVICE float4 combined_four(const Combination& of, float shared_weight, int64_t row, int c, int cols) {
+  const int64_t first_pair = row * of.routing.ranks;
+  const int top_k = static_cast<int>(of.routing.top_k);
+  const float* const weights = of.routing.weights + first_pair;
+  const float* const results = of.pairs.data + first_pair * of.pairs.stride;
+  float4 sum = make_float4(0, 0, 0, 0);
+#pragma unroll 8
+  for (int j = 0; j < top_k; ++j)
+    sum = scaled_plus(weights[j], load_four<kAligned>(results + j * of.pairs.stride, c, cols), sum);
+  const float* const last =
+      of.shared.data ? of.shared.data + row * of.shared.stride : results + top_k * of.pairs.stride;
+  return scaled_plus(shared_weight, load_four<kAligned>(last, c, cols), sum);
+}
 
 // Thread j adds the squares of elements 4 j to 4 j + 3, 2048 + 4 j to 2048 + 4 j + 3, ... in ascending order; lanes
 // fold 16, 8, 4, 2, 1; warps are added in ascending order. kAligned: every row begins at a multiple of 16 bytes and has
-// whole fours.
-template <bool kAligned>
+// whole fours. kCombines: the addend is a combination.
+template <bool kAligned, bool kCombines>
 __global__ void __launch_bounds__(kNormThreads, 1)
-    rms_norm_kernel(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16) {
+    rms_norm_kernel(Rows x, Rows addend, Planes planes, Combination combination, const float* w, float epsilon,
+                    Rows out, uint16_t* bf16) {
   __shared__ float warps[kNormThreads / 32];
   const int cols = static_cast<int>(x.cols);
   const auto column = [](int i) { return 4 * (static_cast<int>(threadIdx.x) + i * kNormThreads); };
@@ -63,15 +83,23 @@ __global__ void __launch_bounds__(kNormThreads, 1)
   float* const row = x.data + blockIdx.x * x.stride;
   float* const more = addend.data ? addend.data + blockIdx.x * addend.stride : nullptr;
   const float* const plane = planes.data + blockIdx.x * x.cols;
+  const int plane_count = kCombines ? 0 : planes.count;
+  float shared_weight = 0;
+  if constexpr (kCombines)
+    shared_weight = sigmoid(combination.shared_gate.data[blockIdx.x * combination.shared_gate.stride]);
   // Everything is requested before anything is stored.
   float4 v[kKeptFours], added[kKeptFours];
 #pragma unroll
   for (int i = 0; i < kKeptFours; ++i) {
     v[i] = column(i) < cols ? load_four<kAligned>(row, column(i), cols) : zero;
-    added[i] = more && planes.count == 0 && column(i) < cols ? load_four<kAligned>(more, column(i), cols) : zero;
+    added[i] = zero;
+    if (column(i) >= cols || !more) continue;
+    if constexpr (kCombines)
+      added[i] = combined_four<kAligned>(combination, shared_weight, blockIdx.x, column(i), cols);
+    else if (plane_count == 0) added[i] = load_four<kAligned>(more, column(i), cols);
   }
 #pragma unroll 4
-  for (int p = 0; p < planes.count; ++p)
+  for (int p = 0; p < plane_count; ++p)
 #pragma unroll
     for (int i = 0; i < kKeptFours; ++i)
       if (column(i) < cols) added[i] = plus(added[i], load_four<kAligned>(plane + p * planes.stride, column(i), cols));
@@ -82,7 +110,7 @@ __global__ void __launch_bounds__(kNormThreads, 1)
     if (more && column(i) < cols) {
       v[i] = plus(v[i], added[i]);
       store_four<kAligned>(row, column(i), cols, v[i]);
-      if (planes.count > 0) store_four<kAligned>(more, column(i), cols, added[i]);
+      if (kCombines || plane_count > 0) store_four<kAligned>(more, column(i), cols, added[i]);
     }
     add_squares(v[i]);
   }
@@ -90,10 +118,13 @@ __global__ void __launch_bounds__(kNormThreads, 1)
   for (int i = kKeptFours; column(i) < cols; ++i) {
     float4 f = load_four<kAligned>(row, column(i), cols);
     if (more) {
-      float4 addend_here = planes.count == 0 ? load_four<kAligned>(more, column(i), cols) : zero;
-      for (int p = 0; p < planes.count; ++p)
+      float4 addend_here = zero;
+      if constexpr (kCombines)
+        addend_here = combined_four<kAligned>(combination, shared_weight, blockIdx.x, column(i), cols);
+      else if (plane_count == 0) addend_here = load_four<kAligned>(more, column(i), cols);
+      for (int p = 0; p < plane_count; ++p)
         addend_here = plus(addend_here, load_four<kAligned>(plane + p * planes.stride, column(i), cols));
-      if (planes.count > 0) store_four<kAligned>(more, column(i), cols, addend_here);
+      if (kCombines || plane_count > 0) store_four<kAligned>(more, column(i), cols, addend_here);
       f = plus(f, addend_here);
       store_four<kAligned>(row, column(i), cols, f);
     }
@@ -195,15 +226,20 @@ void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, c
                   const int32_t* row_order, Rows out, Queue& queue) {
   Launch{grid_of(out), 256, 0, queue}(embed_kernel, tokens, own, format, table, row_bytes, row_order, out);
 }
-void launch_rms_norm(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16,
-                     Queue& queue) {
+void launch_rms_norm(Rows x, Rows addend, Planes planes, const Combination* combination, const float* w, float epsilon,
+                     Rows out, uint16_t* bf16, Queue& queue) {
   const auto aligned = [](const void* p, int64_t stride) {
     return p == nullptr || (reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 4 == 0);
   };
+  const Combination experts = combination ? *combination : Combination{};
   const bool fours = x.cols % 4 == 0 && aligned(x.data, x.stride) && aligned(addend.data, addend.stride) &&
-                     aligned(planes.data, planes.stride) && aligned(w, 0) && aligned(out.data, out.stride);
-  Launch{static_cast<unsigned>(x.rows), kNormThreads, 0, queue}(fours ? rms_norm_kernel<true> : rms_norm_kernel<false>,
-                                                                x, addend, planes, w, epsilon, out, bf16);
+                     aligned(planes.data, planes.stride) && aligned(experts.pairs.data, experts.pairs.stride) &&
+                     aligned(experts.shared.data, experts.shared.stride) && aligned(w, 0) &&
+                     aligned(out.data, out.stride);
+  const auto kernel = combination ? (fours ? rms_norm_kernel<true, true> : rms_norm_kernel<false, true>)
+                                  : (fours ? rms_norm_kernel<true, false> : rms_norm_kernel<false, false>);
+  Launch{static_cast<unsigned>(x.rows), kNormThreads, 0, queue}(kernel, x, addend, planes, experts, w, epsilon, out,
+                                                                bf16);
 }
 void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
                        uint16_t* bf16, Queue& queue) {

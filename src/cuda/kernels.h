@@ -36,7 +36,8 @@ enum class Layout : uint8_t {
 struct Part {
   Layout layout = Layout::kFloats;
   bool has_min = false;
-  bool wide = false;  // may take the kernels of many rows (admission.h)
+  bool wide = false;    // may take the kernels of many rows (admission.h)
+  bool paired = false;  // rows of gates and of their ups lie in turn by eights: packed_row
   int64_t rows = 0, cols = 0;
   const void* codes = nullptr;  // or the floats
   const void* scales = nullptr;
@@ -44,6 +45,14 @@ struct Part {
 };
 
 int64_t padded_cols(int64_t cols);  // inputs, rounded up to whole tiles
+// Where row r of a part's sources lies. Sixteen outputs of a paired part are eight gates and the ups of the same
+// numbers.
+__host__ __device__ inline int64_t packed_row(const Part& part, int64_t r) {
+  if (!part.paired) return r;
+  const int64_t half = part.rows / 2, n = r < half ? r : r - half;
+  return n / 8 * 16 + (r < half ? 0 : 8) + n % 8;
+}
+bool may_pair(const Part& part);  // gates, then ups: one kernel can make their products and what becomes of them
 size_t code_bytes(const Part& part);
 size_t scale_bytes(const Part& part);
 size_t minimum_bytes(const Part& part);
@@ -64,9 +73,9 @@ void launch_pack(const PackTask& task, const Part& part, Queue& queue);
 
 // Activations as bf16, row-major: [rows][padded cols], zeros behind the last.
 void launch_to_bf16(Rows x, uint16_t* out, Queue& queue);
-// silu(gate) * up as bf16; gate_up [rows, 2 * width].
-void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, Queue& queue);
-void launch_silu(Rows gate_up, int64_t width, Rows out, Queue& queue);
+// silu(gate) * up as bf16; gate_up [rows, 2 * width], in the order of a paired part or gates before ups.
+void launch_silu_to_bf16(Rows gate_up, int64_t width, bool paired, uint16_t* out, Queue& queue);
+void launch_silu(Rows gate_up, int64_t width, bool paired, Rows out, Queue& queue);
 // Sums [count][rows][outputs] of slices of the inputs, to be added in ascending order from +0; planes are `stride`
 // floats apart.
 struct Planes {
@@ -81,6 +90,15 @@ void launch_merge(Planes planes, Rows out, Queue& queue);
 // launch_to_bf16(x); x itself is read for kFloats only.
 size_t linear_work_bytes(const Part& part, int64_t rows);
 void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int64_t first, void* work, Queue& queue);
+// silu(gate) * up, of `width` columns: as bf16 [rows][padded columns] and as floats [rows][width]. Either may be null.
+struct Hidden {
+  int64_t width = 0;
+  uint16_t* bf16 = nullptr;
+  float* floats = nullptr;
+};
+// Whether products of so many rows give it at once; then they do.
+bool gives_hidden(const Part& part, int64_t rows);
+void launch_gated(const Part& part, const uint16_t* bf16, int64_t rows, const Hidden& hidden, Queue& queue);
 
 // ---- Mixture of experts (moe.cu, linear.cu)
 
@@ -92,7 +110,8 @@ struct ExpertItem {
   int expert = 0, first = 0, count = 0;  // pairs [first, first + count) of `order`
 };
 struct Routing {
-  int64_t top_k = 0, ranks = 0;
+  int64_t top_k = 0, ranks = 0, pairs = 0;
+  int64_t experts = 0;          // of the tables of weights: with the shared one, where it is a rank
   int* chosen = nullptr;        // [rows * ranks] expert ids by rank
   float* weights = nullptr;     // [rows * ranks]
   int* order = nullptr;         // [rows * ranks] pairs sorted by expert, then by pair
@@ -106,17 +125,27 @@ void launch_route(Rows logits, const Routing& routing, Queue& queue);
 void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit,
                           int input_divisor, Rows x, const uint16_t* bf16, Rows out, int64_t first, void* work,
                           Queue& queue);
-// `shared` is empty where the shared expert is a rank of its own.
-void launch_combine(Rows pairs, const Routing& routing, Rows shared, Rows shared_gate, Rows out, Queue& queue);
+// The same of paired parts, for every pair what launch_gated makes of a row.
+void launch_expert_gated(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor,
+                         const uint16_t* bf16, const Hidden& hidden, Queue& queue);
+// The results of a row's experts by their weights, in the order of ranks, and the shared expert's by its gate. `shared`
+// is empty where the shared expert is a rank of its own.
+struct Combination {
+  Rows pairs;
+  Routing routing;
+  Rows shared, shared_gate;
+};
+void launch_combine(const Combination& combination, Rows out, Queue& queue);
 
 // ---- Rows (elementwise.cu)
 
 void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
                   const int32_t* row_order, Rows out, Queue& queue);  // own [rows, cols] used where token < 0
 // `bf16`, where given, gets what launch_to_bf16(out) would write; out.cols is then a multiple of 64. An addend is added
-// to x, in place, before the norm; where planes are given, the addend is their sum and gets it.
-void launch_rms_norm(Rows x, Rows addend, Planes planes, const float* w, float epsilon, Rows out, uint16_t* bf16,
-                     Queue& queue);
+// to x, in place, before the norm; where planes or a combination are given, the addend is what they come to and gets
+// it.
+void launch_rms_norm(Rows x, Rows addend, Planes planes, const Combination* combination, const float* w, float epsilon,
+                     Rows out, uint16_t* bf16, Queue& queue);
 void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
                        uint16_t* bf16, Queue& queue);
 void launch_add(Rows x, Rows inout, Queue& queue);
@@ -198,7 +227,7 @@ struct DeltaCore {
   int* arrivals = nullptr;  // [lanes * key heads], zeros before and after
 };
 void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
-                       Queue& queue);
+                       int most_rows, Queue& queue);
 // The same rows of many tapes; `rows` holds their number, then themselves.
 void launch_commit_delta(const DeltaShape& shape, const DeltaMemory* lanes, int lane_count, const int32_t* rows,
                          Queue& queue);

@@ -184,12 +184,17 @@ __global__ void __launch_bounds__(32 * kMostWarps<kBlocks>) products(Part part, 
 // f32 weights: one warp an output, lane l takes inputs l, l + 32, ...; then lanes fold 16, 8, 4, 2, 1.
 constexpr int kFloatRows = 8;
 __global__ void __launch_bounds__(128) float_products(Part part, Rows x, Rows out, int64_t first) {
-  begin_kernel();
   const int lane = threadIdx.x & 31;
   const int64_t o = blockIdx.x * int64_t{4} + (threadIdx.x >> 5);
-  if (o >= part.rows) return;
   const float* w = static_cast<const float*>(part.codes) + o * part.cols;
   const int64_t row = blockIdx.y * int64_t{kFloatRows};
+  const auto bring = [&](const float* from) {
+    for (int64_t at = lane * 32; at < part.cols; at += 32 * 32) into_l1(from + at);
+  };
+  if (o < part.rows) bring(w);  // the weights are on their way while the kernel before ends
+  begin_kernel();
+  if (o >= part.rows) return;
+  if (x.rows == 1) bring(x.data);
   float acc[kFloatRows] = {};
   constexpr int kWeights = 8;  // on their way
   for (int64_t first = lane; first < part.cols; first += 32 * kWeights) {
@@ -272,12 +277,16 @@ __global__ void to_bf16_kernel(Rows x, int64_t padded, uint16_t* out) {
   *reinterpret_cast<uint32_t*>(out + blockIdx.y * padded + i) = bf16_pair(a, b);
 }
 
-__global__ void silu_to_bf16_kernel(Rows x, int64_t width, int64_t padded, uint16_t* out) {
+// Where the gate of column c lies in a row; its up follows `up_behind(paired, width)` later.
+FORETOKEN_DEVICE int64_t gate_at(bool paired, int64_t c) { return paired ? c / 8 * 16 + c % 8 : c; }
+FORETOKEN_DEVICE int64_t up_behind(bool paired, int64_t width) { return paired ? 8 : width; }
+
+__global__ void silu_to_bf16_kernel(Rows x, int64_t width, bool paired, int64_t padded, uint16_t* out) {
   begin_kernel();
   const int64_t c = (blockIdx.x * int64_t{blockDim.x} + threadIdx.x) * 4;
   if (c >= padded) return;
-  const float* gate = x.data + blockIdx.y * x.stride + c;
-  const float* up = gate + width;
+  const float* gate = x.data + blockIdx.y * x.stride + gate_at(paired, c);
+  const float* up = gate + up_behind(paired, width);
   float v[4] = {};
   if (c + 4 <= width && width % 4 == 0 && reinterpret_cast<uint64_t>(gate) % 16 == 0) {
     const float4 g = *reinterpret_cast<const float4*>(gate), u = *reinterpret_cast<const float4*>(up);
@@ -289,12 +298,12 @@ __global__ void silu_to_bf16_kernel(Rows x, int64_t width, int64_t padded, uint1
   *reinterpret_cast<uint2*>(out + blockIdx.y * padded + c) = make_uint2(bf16_pair(v[0], v[1]), bf16_pair(v[2], v[3]));
 }
 
-__global__ void silu_kernel(Rows x, int64_t width, Rows out) {
+__global__ void silu_kernel(Rows x, int64_t width, bool paired, Rows out) {
   begin_kernel();
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (c >= width) return;
-  const float* gate = x.data + blockIdx.y * x.stride;
-  out.data[blockIdx.y * out.stride + c] = __fmul_rn(silu(gate[c]), gate[width + c]);
+  const float* gate = x.data + blockIdx.y * x.stride + gate_at(paired, c);
+  out.data[blockIdx.y * out.stride + c] = __fmul_rn(silu(*gate), gate[up_behind(paired, width)]);
 }
 
 unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
@@ -306,18 +315,24 @@ void launch_to_bf16(Rows x, uint16_t* out, Queue& queue) {
   Launch{dim3(blocks(padded / 2, 256), static_cast<unsigned>(x.rows)), 256, 0, queue}(to_bf16_kernel, x, padded, out);
 }
 
-void launch_silu_to_bf16(Rows gate_up, int64_t width, uint16_t* out, Queue& queue) {
+void launch_silu_to_bf16(Rows gate_up, int64_t width, bool paired, uint16_t* out, Queue& queue) {
   const int64_t padded = padded_cols(width);
   Launch{dim3(blocks(padded / 4, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, queue}(
-      silu_to_bf16_kernel, gate_up, width, padded, out);
+      silu_to_bf16_kernel, gate_up, width, paired, padded, out);
 }
 
-void launch_silu(Rows gate_up, int64_t width, Rows out, Queue& queue) {
+void launch_silu(Rows gate_up, int64_t width, bool paired, Rows out, Queue& queue) {
   Launch{dim3(blocks(width, 256), static_cast<unsigned>(gate_up.rows)), 256, 0, queue}(silu_kernel, gate_up, width,
-                                                                                       out);
+                                                                                       paired, out);
 }
 
 int plane_count(const Part& part) { return has_super_blocks(part) ? super_block_slices(part) : 1; }
+
+bool may_pair(const Part& part) {
+  return has_super_blocks(part) && plane_count(part) == 1 && part.rows % 2 == 0 && part.rows / 2 % 64 == 0;
+}
+
+bool gives_hidden(const Part& part, int64_t rows) { return part.paired && (rows <= kFewRows || !part.wide); }
 
 namespace {
 
@@ -402,6 +417,37 @@ void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int
   }
 }
 
+void launch_gated(const Part& part, const uint16_t* bf16, int64_t rows, const Hidden& hidden, Queue& queue) {
+  const int64_t padded = padded_cols(part.cols);
+  for (int64_t first = 0; first < rows; first += kFewRows) {
+    Columns columns{.x = bf16 + first * padded,
+                    .padded = padded,
+                    .rows = rows - first < kFewRows ? rows - first : kFewRows,
+                    .hidden = hidden};
+    if (hidden.bf16) columns.hidden.bf16 += first * hidden.width;
+    if (hidden.floats) columns.hidden.floats += first * hidden.width;
+    run_few(part, columns, 0, queue);
+  }
+}
+
+void launch_expert_gated(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor,
+                         const uint16_t* bf16, const Hidden& hidden, Queue& queue) {
+  run_few_experts(like,
+                  {.x = bf16,
+                   .padded = padded_cols(like.cols),
+                   .rows = kItemRows,
+                   .parts = parts,
+                   .experts = routing.experts,
+                   .pairs = routing.pairs,
+                   .item_limit = item_limit,
+                   .items = routing.items,
+                   .item_count = routing.item_count,
+                   .order = routing.order,
+                   .divisor = input_divisor,
+                   .hidden = hidden},
+                  0, item_limit, queue);
+}
+
 void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit,
                           int input_divisor, Rows x, const uint16_t* bf16, Rows out, int64_t first, void* work,
                           Queue& queue) {
@@ -412,6 +458,9 @@ void launch_expert_linear(const Part* parts, const Part& like, const Routing& ro
                   .first = first,
                   .rows = kItemRows,
                   .parts = parts,
+                  .experts = routing.experts,
+                  .pairs = routing.pairs,
+                  .item_limit = item_limit,
                   .items = routing.items,
                   .item_count = routing.item_count,
                   .order = routing.order,

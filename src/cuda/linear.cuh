@@ -40,17 +40,20 @@ FORETOKEN_DEVICE void mma(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, 
 
 // The rows of one block of columns: consecutive, or the pairs of one expert.
 struct Columns {
-  const uint16_t* x;  // [rows][padded cols]
-  int64_t padded;
-  float* out;
-  int64_t stride, first;
-  int64_t rows;
+  const uint16_t* x = nullptr;  // [rows][padded cols]
+  int64_t padded = 0;
+  float* out = nullptr;
+  int64_t stride = 0, first = 0;
+  int64_t rows = 0;
   // Experts only.
-  const Part* parts;
-  const ExpertItem* items;
-  const int* item_count;
-  const int* order;
-  int64_t divisor;
+  const Part* parts = nullptr;
+  int64_t experts = 0, pairs = 0, item_limit = 0;
+  const ExpertItem* items = nullptr;
+  const int* item_count = nullptr;
+  const int* order = nullptr;
+  int64_t divisor = 1;
+  // Paired parts only: in place of `out`.
+  Hidden hidden;
 };
 
 template <int kBlocks>

@@ -30,7 +30,8 @@ struct Work {
   int item = -1;
 };
 
-template <class Format, int kBlocks, bool kExperts>
+// kGated: what becomes of gates and ups (Hidden) in place of the products.
+template <class Format, int kBlocks, bool kExperts, bool kGated>
 __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part, Plan plan, Columns columns) {
   extern __shared__ __align__(128)
       uint8_t memory[];  // stages of every warp, kept inputs of every warp, values of every tile and warp
@@ -53,7 +54,17 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
       for (int b = 0; b < kBuffers<kBlocks>; ++b) barrier_init(complete[b], used), barrier_init(vacant[b], 1);
     fence_barriers();
   }
-  if constexpr (kExperts) begin_kernel();  // which weights: routing says
+  if constexpr (kExperts) {
+    // Which weights: routing says. What leads to them is on its way at once rather than one behind the other.
+    const char* const table = reinterpret_cast<const char*>(columns.parts);
+    for (int64_t at = threadIdx.x * 128; at < columns.experts * int64_t{sizeof(Part)}; at += blockDim.x * 128)
+      into_l1(table + at);
+    begin_kernel();
+    if (warp == 0) {
+      if (lane < columns.item_limit) into_l1(columns.items + lane);
+      if (lane * 32 < columns.pairs) into_l1(columns.order + lane * 32);
+    }
+  }
 
   // Work items of this block: tiles of outputs, or pairs of an expert's item and a tile.
   int count, begin = 0;
@@ -141,7 +152,19 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
         sum[2] = __fadd_rn(sum[2], v.z);
         sum[3] = __fadd_rn(sum[3], v.w);
       }
-      if (column < existing) {
+      if constexpr (kGated) {  // lanes two apart hold the gates and the ups of four: each takes two
+        const bool ups = (lane & 2) != 0;
+        const float first = __shfl_xor_sync(0xFFFFFFFFu, ups ? sum[0] : sum[2], 2),
+                    second = __shfl_xor_sync(0xFFFFFFFFu, ups ? sum[1] : sum[3], 2);
+        if (column < existing) {
+          const int64_t row = kExperts ? to[column] : column, n = work.tile * 8 + lane % 2 * 4 + (ups ? 2 : 0),
+                        at = row * columns.hidden.width + n;
+          const float even = __fmul_rn(silu(ups ? first : sum[0]), ups ? sum[2] : first),
+                      odd = __fmul_rn(silu(ups ? second : sum[1]), ups ? sum[3] : second);
+          if (columns.hidden.bf16) *reinterpret_cast<uint32_t*>(columns.hidden.bf16 + at) = bf16_pair(even, odd);
+          if (columns.hidden.floats) *reinterpret_cast<float2*>(columns.hidden.floats + at) = make_float2(even, odd);
+        }
+      } else if (column < existing) {
         const int64_t row = kExperts ? to[column] : column, o = work.tile * 16 + output;
         float* out = columns.out + slice * plan.plane + row * columns.stride + columns.first + o;
 #pragma unroll
@@ -212,8 +235,8 @@ size_t fixed_bytes(int warps) {
          (kBuffers<kBlocks> * kValues<kBlocks> * sizeof(float) + (kBlocks > 1 ? kKeptBytes : 0));
 }
 
-template <class Format, int kBlocks, bool kExperts>
-void run(const Part& part, const Columns& columns, int64_t plane, int64_t most_items, Queue& queue) {
+template <class Format, int kBlocks, bool kExperts, bool kGated>
+void run_kernel(const Part& part, const Columns& columns, int64_t plane, int64_t most_items, Queue& queue) {
   const Slices slices = slices_of<Format>(part.cols);
   const int warps = slices.most(), tiles = static_cast<int>((part.rows + 15) / 16);
   // Blocks on a multiprocessor: few idle in the last round, many warps to hide latencies.
@@ -233,13 +256,19 @@ void run(const Part& part, const Columns& columns, int64_t plane, int64_t most_i
                  warps >= kManyWarps ? 2 : kMostStages);
   const int places = static_cast<int>(
       std::min<int64_t>(int64_t{resident} * multiprocessors() / slices.count, int64_t{tiles} * most_items));
-  const auto kernel = few_rows<Format, kBlocks, kExperts>;
+  const auto kernel = few_rows<Format, kBlocks, kExperts, kGated>;
   static const bool allowed =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared<kBlocks>) == cudaSuccess;
   static_cast<void>(allowed);
   const size_t shared = static_cast<size_t>(warps) * stages * Format::kBytes + fixed;
   Launch{static_cast<unsigned>(std::max(places, 1) * slices.count), static_cast<unsigned>(32 * warps), shared, queue}(
       kernel, part, Plan{slices, tiles, stages, plane}, columns);
+}
+
+template <class Format, int kBlocks, bool kExperts>
+void run(const Part& part, const Columns& columns, int64_t plane, int64_t most_items, Queue& queue) {
+  if (columns.hidden.width > 0) run_kernel<Format, kBlocks, kExperts, true>(part, columns, plane, most_items, queue);
+  else run_kernel<Format, kBlocks, kExperts, false>(part, columns, plane, most_items, queue);
 }
 
 }  // namespace

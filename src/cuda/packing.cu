@@ -84,10 +84,11 @@ __global__ void pack_tiles(PackTask task, Part part) {
   const int64_t index = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   const int64_t r = task.first_row + index / groups, group = index % groups, first = group * 8;
   if (index / groups >= (task.rows + 15) / 16 * 16) return;
-  const int64_t tile = r / 16 * (groups / 8) + group / 8;
-  const int half = static_cast<int>(r % 16 / 8), g = static_cast<int>(r % 8);
-  const int h = static_cast<int>(group % 8 / 4), t = static_cast<int>(group % 4), lane = g * 4 + t;
   const bool exists = r < task.first_row + task.rows;
+  if (part.paired && !exists) return;  // its tiles are full
+  const int64_t place = packed_row(part, r), tile = place / 16 * (groups / 8) + group / 8;
+  const int half = static_cast<int>(place % 16 / 8), g = static_cast<int>(place % 8);
+  const int h = static_cast<int>(group % 8 / 4), t = static_cast<int>(group % 4), lane = g * 4 + t;
   const int64_t from = exists ? (task.row_order ? task.row_order[r] : r) - task.source_first : 0;
   const uint8_t* row = task.source + static_cast<size_t>(from) * task.row_bytes;
 
@@ -153,13 +154,15 @@ __global__ void pack_q6k(PackTask task, Part part) {
   const int t = static_cast<int>(index % 4);
   const int64_t unit = index / 4 % units, r = task.first_row + index / 4 / units;
   if (index / 4 / units >= (task.rows + 15) / 16 * 16) return;
-  const int half = static_cast<int>(r % 16 / 8), g = static_cast<int>(r % 8), lane = g * 4 + t;
   const bool exists = r < task.first_row + task.rows;
+  if (part.paired && !exists) return;
+  const int64_t place = packed_row(part, r);
+  const int half = static_cast<int>(place % 16 / 8), g = static_cast<int>(place % 8), lane = g * 4 + t;
   const int64_t from = exists ? (task.row_order ? task.row_order[r] : r) - task.source_first : 0;
   const uint8_t* row = task.source + static_cast<size_t>(from) * task.row_bytes;
   const uint8_t* block = row + static_cast<size_t>(unit) * 210;  // low bits, high bits, sixteen scales, factor
   uint8_t* const super =
-      const_cast<uint8_t*>(static_cast<const uint8_t*>(part.codes)) + (r / 16 * units + unit) * Q6K::kBytes;
+      const_cast<uint8_t*>(static_cast<const uint8_t*>(part.codes)) + (place / 16 * units + unit) * Q6K::kBytes;
   for (int chunk = 0; chunk < 4; ++chunk) {
     uint32_t low[2] = {}, high = 0;
     for (int sub = 0; sub < 4; ++sub)

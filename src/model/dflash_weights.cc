@@ -115,7 +115,7 @@ class Loader {
     ASSIGN_OR_RETURN(w.out, matrix({in_layer(i, kOut)}, hidden, queries));
     ASSIGN_OR_RETURN(w.q_norm, parameter(in_layer(i, kQueryNorm), 1, config_.head_dim));
     ASSIGN_OR_RETURN(w.k_norm, parameter(in_layer(i, kKeyNorm), 1, config_.head_dim));
-    ASSIGN_OR_RETURN(w.ffn.gate_up, matrix({in_layer(i, kGate), in_layer(i, kUp)}, width, hidden));
+    ASSIGN_OR_RETURN(w.ffn.gate_up, matrix({in_layer(i, kGate), in_layer(i, kUp)}, width, hidden, MatrixUse::kGateUp));
     ASSIGN_OR_RETURN(w.ffn.down, matrix({in_layer(i, kDown)}, hidden, width));
     if (config_.conv_taps > 0) {
       ASSIGN_OR_RETURN(w.mixer_conv, convolution(in_layer(i, kMixerConvBase), in_layer(i, kMixerConvProjection)));
@@ -133,7 +133,7 @@ class Loader {
   }
 
   // One matrix of the named parts' rows in order, each part [rows, cols].
-  Result<MatrixPtr> matrix(const std::vector<std::string>& names, int64_t rows, int64_t cols) {
+  Result<MatrixPtr> matrix(const std::vector<std::string>& names, int64_t rows, int64_t cols, MatrixUse use = MatrixUse::kLinear) {
     std::vector<Slice> slices;
     for (const std::string& name : names) TRY(append(slices, tensors_.matrix(name, rows, cols)));
     if (!packed_) {
@@ -144,7 +144,7 @@ class Loader {
       return MatrixPtr{};
     }
     MatrixPtr packed = packed_->adopt(shapes(slices));
-    if (!packed) packed = packed_->pack_anew(reencoded(slices));
+    if (!packed) packed = packed_->pack_anew(reencoded(slices), use);
     packed_bytes_ += packed->bytes();
     for (const Slice& slice : slices) tensors_.bundle().release(*slice.tensor);
     return packed;

@@ -86,13 +86,13 @@ MatrixPtr PackedSet::adopt(std::span<const MatrixSource> shapes) {
   return file_ && next_ < file_->size() ? backend_.adopt(shapes, (*file_)[next_++]) : nullptr;
 }
 
-MatrixPtr PackedSet::pack(std::span<const MatrixSource> parts) {
+MatrixPtr PackedSet::pack(std::span<const MatrixSource> parts, MatrixUse use) {
   MatrixPtr matrix = adopt(parts);
-  return matrix ? std::move(matrix) : pack_anew(parts);
+  return matrix ? std::move(matrix) : pack_anew(parts, use);
 }
 
-MatrixPtr PackedSet::pack_anew(std::span<const MatrixSource> parts) {
-  MatrixPtr matrix = backend_.pack(parts);
+MatrixPtr PackedSet::pack_anew(std::span<const MatrixSource> parts, MatrixUse use) {
+  MatrixPtr matrix = backend_.pack(parts, use);
   if (writer_)
     if (const Status added = writer_->add(matrix->packed()); !added) {
       cache_->give_up(added.error());

@@ -50,10 +50,10 @@ class PackedSet {
   PackedSet(const Bundle& bundle, Backend& backend, PackedCache* cache, std::string set, const PackingOrder& order);
 
   // The next matrix of the order. Its parts are not read when it was found.
-  MatrixPtr pack(std::span<const MatrixSource> parts);
+  MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use = MatrixUse::kLinear);
   // The same in two steps, for parts that cost time to make: null when it was not found, and must be packed. `shapes`: parts without data.
   MatrixPtr adopt(std::span<const MatrixSource> shapes);
-  MatrixPtr pack_anew(std::span<const MatrixSource> parts);
+  MatrixPtr pack_anew(std::span<const MatrixSource> parts, MatrixUse use = MatrixUse::kLinear);
   bool found() const { return file_.has_value(); }
   Backend& backend() const { return backend_; }
   // Call when all matrices were asked for: keeps what was packed. The file, if any, that the matrices lie in; it must outlive them.

@@ -231,7 +231,7 @@ class Loader {
   Loader(const Source& source, PackedSet* packed, std::function<void(Weights::Progress)> progress = {})
       : s_(source), packed_(packed), progress_(std::move(progress)) {}
 
-  Result<MatrixPtr> pack(Result<std::vector<Slice>> slices) {
+  Result<MatrixPtr> pack(Result<std::vector<Slice>> slices, MatrixUse use = MatrixUse::kLinear) {
     TRY(slices);
     if (!packed_) return noted(*slices);
     std::vector<MatrixSource> parts;
@@ -239,7 +239,7 @@ class Loader {
       parts.push_back(matrix_source(slice));
       parts.back().release = [this, &slice](std::span<const std::byte> part) { release(*slice.tensor, part); };
     }
-    MatrixPtr packed = packed_->pack(parts);
+    MatrixPtr packed = packed_->pack(parts, use);
     packed_bytes_ += packed->bytes();
     for (size_t i = 0; i < parts.size(); ++i) consumed(*(*slices)[i].tensor, parts[i].data);
     return packed;
@@ -270,7 +270,7 @@ class Loader {
   Result<ExpertWeights> ffn(Result<FfnSlices> slices) {
     TRY(slices);
     ExpertWeights w;
-    ASSIGN_OR_RETURN(w.gate_up, pack(std::move(slices->gate_up)));
+    ASSIGN_OR_RETURN(w.gate_up, pack(std::move(slices->gate_up), MatrixUse::kGateUp));
     ASSIGN_OR_RETURN(w.down, pack(std::move(slices->down)));
     return w;
   }

@@ -69,6 +69,10 @@ struct AttentionShape {
 // Pages of one lane for one KvLayout: page p holds slots [p * kPageTokens, (p + 1) * kPageTokens).
 using PageTable = std::span<std::byte* const>;
 
+// What reads a packed matrix: linear, or gated_ffn and moe alone (gate_up of ExpertWeights). The second may be laid out in an order of
+// the backend's own.
+enum class MatrixUse : uint8_t { kLinear, kGateUp };
+
 struct MoeShape {
   int experts = 0, top_k = 0;
 };
@@ -144,7 +148,7 @@ class Backend {
 
   // Packs `parts` (same cols) into one matrix whose outputs are the parts' rows in order. A part's format is kept: nothing is
   // requantised. Source bytes are not used after the call.
-  virtual MatrixPtr pack(std::span<const MatrixSource> parts) = 0;
+  virtual MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use = MatrixUse::kLinear) = 0;
   // The matrix that pack(parts) gave when its packed() was `packed`, which is borrowed (64-byte aligned, must outlive the result); the
   // parts' data are not read. Null when it has another size than these parts have. Only where info().packing is not empty.
   virtual MatrixPtr adopt(std::span<const MatrixSource> /*parts*/, std::span<const std::byte> /*packed*/) {

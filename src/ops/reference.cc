@@ -240,7 +240,7 @@ class ReferenceBackend final : public Backend {
  public:
   BackendInfo info() const override { return {"reference", "scalar"}; }
 
-  MatrixPtr pack(std::span<const MatrixSource> parts) override {
+  MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse) override {
     CHECK(!parts.empty());
     std::vector<ReferenceMatrix::Part> copies;
     int64_t rows = 0;

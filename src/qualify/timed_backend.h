@@ -29,7 +29,7 @@ class TimedBackend final : public Backend {
   void copy(View from, View to) override;
   void clear(View memory) override { inner_.clear(memory); }
   void keep_table(const MatrixSource& table) override { inner_.keep_table(table); }
-  MatrixPtr pack(std::span<const MatrixSource> parts) override { return inner_.pack(parts); }
+  MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use) override { return inner_.pack(parts, use); }
   MatrixPtr adopt(std::span<const MatrixSource> parts, std::span<const std::byte> packed) override {
     return inner_.adopt(parts, packed);
   }

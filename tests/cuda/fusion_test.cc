@@ -45,6 +45,11 @@ class CudaFusion : public ::testing::Test {
   }
   // Q4_K or Q6_K.
   MatrixPtr random_matrix(QuantFormat format, int64_t outputs, int64_t cols, uint64_t seed) {
+    raw_ = random_blocks(format, outputs, cols, seed);
+    const MatrixSource source{"weight", format, outputs, cols, raw_, {}, {}};
+    return backend_->pack({&source, 1});
+  }
+  static std::vector<std::byte> random_blocks(QuantFormat format, int64_t outputs, int64_t cols, uint64_t seed) {
     Random random(seed);
     std::vector<std::byte> bytes(static_cast<size_t>(outputs) * row_bytes(format, cols));
     for (std::byte& b : bytes) b = static_cast<std::byte>(random.bits());
@@ -54,9 +59,26 @@ class CudaFusion : public ::testing::Test {
       std::memcpy(bytes.data() + at + (four ? 0 : 208), &d, 2);
       if (four) std::memcpy(bytes.data() + at + 2, &least, 2);
     }
-    const MatrixSource source{"weight", format, outputs, cols, bytes, {}, {}};
-    raw_ = std::move(bytes);
-    return backend_->pack({&source, 1});
+    return bytes;
+  }
+  // Gates and ups of one feed-forward, two sources, packed as `use` says, and its second product.
+  ExpertWeights feed_forward(Backend& backend, QuantFormat format, int64_t width, int64_t cols, bool float_down,
+                             uint64_t seed, MatrixUse use) {
+    const std::vector<std::byte> gate = random_blocks(format, width, cols, seed),
+                                 up = random_blocks(format, width, cols, seed + 1);
+    std::vector<std::byte> down;
+    if (float_down) {
+      Random random(seed + 2);
+      std::vector<float> values(static_cast<size_t>(cols * width));
+      for (float& v : values) v = random.uniform() * 0.1f;
+      down.resize(values.size() * sizeof(float));
+      std::memcpy(down.data(), values.data(), down.size());
+    } else {
+      down = random_blocks(QuantFormat::kQ4_K, cols, width, seed + 2);
+    }
+    const MatrixSource both[] = {{"gate", format, width, cols, gate, {}, {}}, {"up", format, width, cols, up, {}, {}}};
+    const MatrixSource second{"down", float_down ? QuantFormat::kF32 : QuantFormat::kQ4_K, cols, width, down, {}, {}};
+    return {backend.pack(both, use), backend.pack({&second, 1})};
   }
 
   std::unique_ptr<Backend> backend_;
@@ -173,6 +195,120 @@ TEST_F(CudaFusion, ProductSumNorm) {
   }
 }
 
+// What becomes of gates and ups: by the kernel of their product, or by one of its own behind a product of matrices that
+// are packed for linear.
+TEST_F(CudaFusion, GatesInTheirProduct) {
+  auto made = make_cuda_backend({.wide = false});
+  ASSERT_TRUE(made);
+  const std::unique_ptr<Backend> narrow = *std::move(made);
+  struct Case {
+    QuantFormat format;
+    int64_t width, cols;
+    bool float_down;
+  };
+  for (const Case& c : {Case{QuantFormat::kQ4_K, 8704, 5120, false}, Case{QuantFormat::kQ4_K, 512, 2048, false},
+                        Case{QuantFormat::kQ4_K, 320, 512, true}, Case{QuantFormat::kQ4_K, 256, 6144, false},
+                        Case{QuantFormat::kQ6_K, 256, 1024, false}, Case{QuantFormat::kQ6_K, 192, 2816, true}}) {
+    const auto weights = [&](Backend& backend, MatrixUse use) {
+      return feed_forward(backend, c.format, c.width, c.cols, c.float_down, 70, use);
+    };
+    const ExpertWeights apart = weights(*backend_, MatrixUse::kLinear),
+                        together = weights(*backend_, MatrixUse::kGateUp),
+                        narrowly = weights(*narrow, MatrixUse::kGateUp);
+    for (const int count : {1, 2, 7, 8, 9, 16, 17, 32, 33, 70}) {
+      const Rows x = rows(count, c.cols, 71), expected = rows(count, c.cols, 72), out = rows(count, c.cols, 73),
+                 other = rows(count, c.cols, 74);
+      backend_->gated_ffn(x.view, apart, expected.view);
+      backend_->gated_ffn(x.view, together, out.view);
+      narrow->gated_ffn(x.view, narrowly, other.view);
+      const std::vector<float> want = values(expected.view), got = values(out.view);
+      std::vector<float> of_narrow(want.size());
+      narrow->download(other.view, View::of(of_narrow.data(), count, c.cols));
+      const std::string what =
+          std::to_string(c.width) + " of " + std::to_string(c.cols) + ", " + std::to_string(count) + " rows";
+      EXPECT_TRUE(is_informative(View::of(const_cast<float*>(want.data()), count, c.cols))) << what;
+      EXPECT_GT(std::count_if(want.begin(), want.end(), [](float v) { return v != 0; }), count * c.cols / 2) << what;
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << what;
+      EXPECT_EQ(std::memcmp(of_narrow.data(), want.data(), got.size() * sizeof(float)), 0) << what << ", narrow";
+    }
+  }
+}
+
+// The same of experts, whose rows are pairs.
+TEST_F(CudaFusion, GatesOfExperts) {
+  const MoeShape shape{16, 3};
+  const int64_t cols = 512;
+  for (const QuantFormat format : {QuantFormat::kQ4_K, QuantFormat::kQ6_K}) {
+    const auto weights = [&](MatrixUse use) {
+      MoeWeights w;
+      w.router = random_matrix(QuantFormat::kQ4_K, shape.experts, cols, 80);
+      for (int e = 0; e <= shape.experts; ++e) {
+        ExpertWeights one = feed_forward(*backend_, format, 256, cols, format == QuantFormat::kQ6_K,
+                                         81 + static_cast<uint64_t>(e), use);
+        if (e < shape.experts) w.experts.push_back(std::move(one));
+        else w.shared = std::move(one);
+      }
+      w.shared_gate = random_matrix(QuantFormat::kQ4_K, 1, cols, 95);
+      return w;
+    };
+    const MoeWeights apart = weights(MatrixUse::kLinear), together = weights(MatrixUse::kGateUp);
+    for (const int count : {1, 2, 5, 8, 30, 100}) {
+      const Rows x = rows(count, cols, 96), expected = rows(count, cols, 97), out = rows(count, cols, 98);
+      backend_->moe(x.view, shape, apart, expected.view);
+      backend_->moe(x.view, shape, together, out.view);
+      const std::vector<float> want = values(expected.view), got = values(out.view);
+      EXPECT_TRUE(is_informative(View::of(const_cast<float*>(want.data()), count, cols)));
+      EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << count << " rows";
+    }
+  }
+}
+
+// The sum over a row's experts by the sum and norm behind it: with the shared expert among the others and beside them,
+// rows that are read four values at a time and others.
+TEST_F(CudaFusion, ExpertsSumNorm) {
+  mark_ = backend_->allocate(64);
+  const MoeShape shape{16, 3};
+  const auto floats = [&](int64_t outputs, int64_t cols, uint64_t seed) {
+    Random random(seed);
+    std::vector<float> values(static_cast<size_t>(outputs * cols));
+    for (float& v : values) v = random.uniform() * 0.1f;
+    const MatrixSource source{"weight", QuantFormat::kF32, outputs, cols, std::as_bytes(std::span(values)), {}, {}};
+    return backend_->pack({&source, 1});
+  };
+  for (const auto& [cols, shared_width] :
+       {std::pair<int64_t, int64_t>(2048, 32), {2048, 48}, {7200, 32}, {90, 32}, {6, 48}}) {
+    MoeWeights w;
+    w.router = floats(shape.experts, cols, 100);
+    for (int e = 0; e <= shape.experts; ++e) {
+      const int64_t width = e < shape.experts ? 32 : shared_width;
+      ExpertWeights one{floats(2 * width, cols, 101 + 2 * static_cast<uint64_t>(e)),
+                        floats(cols, width, 102 + 2 * static_cast<uint64_t>(e))};
+      if (e < shape.experts) w.experts.push_back(std::move(one));
+      else w.shared = std::move(one);
+    }
+    w.shared_gate = floats(1, cols, 150);
+    for (const int count : {1, 3, 40}) {
+      std::vector<float> results[2];
+      for (const bool separate : {false, true}) {
+        const Rows in = rows(count, cols, 151), mixed = rows(count, cols, 152), x = rows(count, cols, 153),
+                   norm = rows(1, cols, 154), out = rows(count, cols, 155);
+        backend_->moe(in.view, shape, w, mixed.view);
+        apart(separate);
+        backend_->add(mixed.view, x.view);
+        apart(separate);
+        backend_->rms_norm(x.view, norm.view, 1e-6f, out.view);
+        for (View v : {mixed.view, x.view, out.view}) {
+          const std::vector<float> more = values(v);
+          results[separate].insert(results[separate].end(), more.begin(), more.end());
+        }
+      }
+      EXPECT_TRUE(is_informative(View::of(results[0].data(), 1, static_cast<int64_t>(results[0].size()))));
+      EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0)
+          << cols << " columns, " << count << " rows";
+    }
+  }
+}
+
 // Convolution, delta rule and gated norm of chains and trees of several lanes, everything that they write.
 TEST_F(CudaFusion, DeltaNet) {
   mark_ = backend_->allocate(64);
@@ -181,15 +317,13 @@ TEST_F(CudaFusion, DeltaNet) {
     int rows, settled;
     std::vector<int16_t> parent;
   };
-  const std::vector<std::vector<Plan>> passes = {{{1, 1, {}}},
-                                                 {{1, 0, {}}},
-                                                 {{8, 1, {}}},
-                                                 {{20, 20, {}}},
-                                                 {{19, 3, {}}},
-                                                 {{13, 1, tree}},
-                                                 {{13, 1, tree}, {2, 0, {}}, {9, 9, {}}}};
+  const std::vector<std::vector<Plan>> passes = {
+      {{1, 1, {}}},  {{1, 0, {}}},    {{8, 1, {}}},
+      {{2, 1, {}}},  {{16, 5, {}}},   {{20, 20, {}}},
+      {{19, 3, {}}}, {{13, 1, tree}}, {{13, 1, tree}, {2, 0, {}}, {9, 9, {}}}};
   for (const DeltaShape& shape :
-       {DeltaShape{2, 6, 128, 128, 4, false}, DeltaShape{2, 4, 128, 128, 4, true}, DeltaShape{2, 4, 64, 64, 4, false}})
+       {DeltaShape{2, 6, 128, 128, 4, false}, DeltaShape{2, 4, 128, 128, 4, true}, DeltaShape{2, 4, 64, 64, 4, false},
+        DeltaShape{10, 60, 128, 128, 4, false}})  // three lanes of the last: more blocks than multiprocessors
     for (size_t p = 0; p < passes.size(); ++p) {
       std::vector<float> results[2];
       for (const bool separate : {false, true}) {
@@ -242,6 +376,49 @@ TEST_F(CudaFusion, DeltaNet) {
       EXPECT_EQ(differing, 0u) << "heads " << shape.key_heads << "/" << shape.value_heads << " of " << shape.key_dim
                                << ", pass " << p << ", of " << results[0].size();
     }
+}
+
+// Rows of one chain share what is staged of keys and values, the more the longer their context is: a row alone has the
+// same bits.
+TEST_F(CudaFusion, AttentionOfChains) {
+  const int most = 16;
+  const int64_t longest = 9000;
+  for (const AttentionShape& shape : {AttentionShape{24, 4, 256, 1e-6f}, AttentionShape{16, 2, 256, 1e-6f},
+                                      AttentionShape{9, 3, 64, 1e-6f}, AttentionShape{4, 4, 128, 1e-6f}}) {
+    const KvLayout layout{1, shape.kv_heads, shape.head_dim, KvFormat::kBF16};
+    const int64_t count = (longest + most) / kPageTokens + 1, floats = static_cast<int64_t>(layout.page_bytes() / 4);
+    std::vector<Bf16> numbers(static_cast<size_t>(count * floats * 2));
+    Random random(120);
+    for (Bf16& n : numbers) n = to_bf16(random.uniform());
+    const Buffer memory = backend_->allocate(static_cast<size_t>(count * floats) * 4);
+    backend_->upload(View::of(reinterpret_cast<float*>(numbers.data()), count, floats), memory.view(count, floats));
+    std::vector<std::byte*> pages;
+    for (int64_t p = count; p-- > 0;) pages.push_back(const_cast<std::byte*>(memory.data()) + p * floats * 4);
+    const PageTable table = pages;
+    const int64_t wide = int64_t{shape.query_heads} * shape.head_dim;
+    const Rows queries = rows(most, wide, 121), packed = rows(most, shape.packed_columns(), 122);
+    const auto attend = [&](int first, int rows_here, int64_t prefix) {
+      const Rows out = rows(rows_here, wide, 123);
+      const LaneRows lane{0, rows_here, prefix, 0, {}};
+      backend_->attention(queries.view.row_range(first, first + rows_here),
+                          packed.view.row_range(first, first + rows_here), shape, Batch{{}, {&lane, 1}, {}},
+                          {&table, 1}, layout, 0, out.view);
+      return values(out.view);
+    };
+    for (const int64_t prefix : {int64_t{3}, int64_t{500}, int64_t{1100}, int64_t{2700}, int64_t{5000}, longest}) {
+      std::vector<float> alone;
+      for (int i = 0; i < most; ++i) {
+        const std::vector<float> row = attend(i, 1, prefix + i);
+        alone.insert(alone.end(), row.begin(), row.end());
+      }
+      EXPECT_TRUE(is_informative(View::of(alone.data(), most, wide)));
+      for (const int count_here : {2, 3, 4, 5, 8, 11, most}) {
+        const std::vector<float> got = attend(0, count_here, prefix);
+        EXPECT_EQ(std::memcmp(got.data(), alone.data(), got.size() * sizeof(float)), 0)
+            << shape.query_heads << " heads of " << shape.head_dim << ", " << count_here << " rows behind " << prefix;
+      }
+    }
+  }
 }
 
 // The same launches again, first one by one, then as a graph, with other data and other addresses.

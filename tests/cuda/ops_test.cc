@@ -226,18 +226,19 @@ TEST_F(CudaOps, BadLaneFailsAlone) { expect_bad_lane_alone(backends()); }
 
 // Routed sums: near the reference's, and bit-equal for a row alone and beside a NaN row.
 TEST_F(CudaOps, Moe) {
-  for (QuantFormat format : {QuantFormat::kF32, QuantFormat::kBF16, QuantFormat::kQ8_0}) {
-    const MoeShape shape{37, 3};
+  for (const auto& [format, shape] : {std::pair(QuantFormat::kF32, MoeShape{37, 3}), std::pair(QuantFormat::kF32, MoeShape{300, 32}),
+                                      std::pair(QuantFormat::kBF16, MoeShape{37, 3}), std::pair(QuantFormat::kQ8_0, MoeShape{37, 3})}) {
     const int hidden = 96, width = 32;
     Random random(9);
     std::vector<Weight> weights;
-    weights.reserve(128);
+    weights.reserve(1024);
     auto add = [&](QuantFormat f, int64_t rows, int64_t cols) -> const Weight& {
       weights.emplace_back(random, f, rows, cols);
       return weights.back();
     };
     Weight& router = const_cast<Weight&>(add(QuantFormat::kF32, shape.experts, hidden));
-    std::memcpy(router.bytes.data() + 5 * hidden * 4, router.bytes.data() + 2 * hidden * 4, hidden * 4);  // experts 2 and 5 tie
+    std::memcpy(router.bytes.data() + 5 * hidden * 4, router.bytes.data() + 2 * hidden * 4, hidden * 4);  // experts 2, 5 and 34 tie
+    std::memcpy(router.bytes.data() + 34 * hidden * 4, router.bytes.data() + 2 * hidden * 4, hidden * 4);
     for (int e = 0; e <= shape.experts; ++e) {
       add(format, 2 * width, hidden);
       add(format, hidden, width);

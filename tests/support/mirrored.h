@@ -20,7 +20,7 @@ class Mirrored final : public Backend {
   BackendLimits limits() const override { return limits_; }
   Backend& device() { return *device_; }
   BackendInfo info() const override { return device_->info(); }
-  MatrixPtr pack(std::span<const MatrixSource> parts) override { return device_->pack(parts); }
+  MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use) override { return device_->pack(parts, use); }
 
   void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) override {
     device_->keep_table(table);
