@@ -1,5 +1,5 @@
 // How a token is chosen from logits: the one definition that plain decoding and every verification use. A pure function of the
-// logits, the request's parameters, its seed and the sequence index. It knows no model. Source: docs/numerics.md, "Sampling".
+// logits, the request's parameters, its seed and the sequence index. It knows no model. Source: docs/numerics.md section 6.
 #pragma once
 
 #include <cstdint>

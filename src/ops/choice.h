@@ -1,5 +1,5 @@
 // What a backend finds out about rows of logits so that their tokens can be chosen without the rows: a few numbers each. The choice
-// itself is the sampler's (decode/sampling.h), of which this is the part that must see every logit. Source: docs/numerics.md, "Sampling".
+// itself is the sampler's (decode/sampling.h), of which this is the part that must see every logit. Source: docs/numerics.md section 6.
 #pragma once
 
 #include <cstdint>
