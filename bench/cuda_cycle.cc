@@ -31,6 +31,7 @@ struct Options {
   std::vector<double> tokens = {3.2, 4.8, 6.2};
   std::vector<int> rows = {8}, lanes = {1};
   int layers = 0, prefix = 1024, cycles = 48;
+  int64_t filled = 0;
   double temperature = 0;
   bool no_graphs = false;
 };
@@ -79,7 +80,9 @@ class Cycles {
     Lane lane{.state = target_.make_lane(), .drafter = nullptr};
     if (block_) lane.drafter = make_block_drafter(*block_);
     if (head_) lane.drafter = make_mtp_drafter(config_, *head_);
-    if (lane.drafter) lane.drafter->restart({});
+    if (o_.filled > 0) fill_context(target_, *lane.state, o_.filled);
+    const std::vector<TokenId> before(static_cast<size_t>(o_.filled));
+    if (lane.drafter) lane.drafter->restart(before);
     const int chunk = std::min(512, o_.prefix);
     for (int done = 0; done < o_.prefix; done += chunk) {
       Pass pass;
@@ -87,7 +90,7 @@ class Cycles {
       std::vector<TokenId> tokens;
       for (int i = 0; i < chunk; ++i) {
         tokens.push_back((done + i) * 37 % config_.vocab);
-        inputs.push_back(text_row(tokens.back(), done + i));
+        inputs.push_back(text_row(tokens.back(), o_.filled + done + i));
       }
       pass.add(*lane.state, inputs, chunk, {}, Pass::Logits::kNone, taps(lane));
       const ForwardResult result = pass.run(target_);
@@ -95,7 +98,7 @@ class Cycles {
       std::iota(all.begin(), all.end(), 0);
       target_.commit(*lane.state, all);
       if (lane.drafter)
-        lane.drafter->observe({.first = done, .tokens = tokens, .next = lane.anchor, .rows = all, .hidden = result.hidden.computed(),
+        lane.drafter->observe({.first = o_.filled + done, .tokens = tokens, .next = lane.anchor, .rows = all, .hidden = result.hidden.computed(),
                                .taps = result.taps.computed(), .upcoming = o_.prefix - done - chunk});
     }
     return lane;
@@ -219,6 +222,7 @@ int main(int argc, char** argv) {
   app.add_option("--lanes", o.lanes, "Lanes that decode together")->delimiter(',')->capture_default_str();
   app.add_option("--tokens", o.tokens, "Tokens a cycle, replayed")->delimiter(',')->capture_default_str();
   app.add_option("--prefix", o.prefix, "Tokens of every lane before its first cycle")->capture_default_str();
+  app.add_option("--filled", o.filled, "Tokens before those, of keys and values that nothing computed (a multiple of 32)")->capture_default_str();
   app.add_option("--cycles", o.cycles, "Timed cycles of each kind")->capture_default_str();
   app.add_option("--temperature", o.temperature, "0: greedy; else with top_k 20 and top_p 0.95")->capture_default_str();
   app.add_flag("--no-graphs", o.no_graphs, "Launch kernels one by one, for tools that time them");

@@ -138,6 +138,24 @@ inline Weights random_weights(const ModelConfig& c, Backend& backend, RandomBloc
   return w;
 }
 
+// Gives an empty lane `tokens` tokens (a multiple of 32) that nothing computed: small random bf16 keys and values, and a state of zeros.
+inline void fill_context(TargetModel& target, LaneState& lane, int64_t tokens) {
+  const size_t page_bytes = target.pages().layout().page_bytes();
+  std::vector<std::byte> page(page_bytes);
+  uint32_t state = 2463534242u;
+  for (size_t i = 0; i + 2 <= page_bytes; i += 2) {
+    state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+    const uint16_t value = static_cast<uint16_t>((state & 0x807Fu) | 0x3D00u);  // 0.03 to 0.06, of either sign
+    std::memcpy(page.data() + i, &value, 2);
+  }
+  std::vector<std::byte> pages;
+  for (int64_t i = 0; i < tokens / kPageTokens; ++i) pages.insert(pages.end(), page.begin(), page.end());
+  const std::vector<std::byte> recurrent(lane.checkpoint()->recurrent_bytes());
+  const auto filled = Checkpoint::from_bytes(target.config(), target.pages(), tokens, pages, recurrent);
+  CHECK(filled != nullptr);
+  lane.restore(*filled);
+}
+
 // The native head of the shape: one attention layer with the trunk's feed-forward.
 inline MtpWeights random_mtp(const ModelConfig& c, Backend& backend, RandomBlocks& blocks) {
   MtpWeights w;
