@@ -167,11 +167,18 @@ template <int kColumns>
 constexpr int kMostGroups = kColumns == 128  ? 2
                             : kColumns == 64 ? 3
                                              : 4;
+// An instruction takes as long for few columns as for 64, since it is the weights that it waits for: only 128 columns are
+// multiplied in two parts, one while the sums of the other are scaled. 32 columns have registers for the sums of two
+// steps, 64 leave the waiting to other warpgroups.
+template <int kColumns>
+constexpr int kParts = kColumns == 128 ? 2 : 1;
+template <int kColumns>
+constexpr int kSums = kColumns == 64 ? 1 : 2;
 // Registers of a thread that multiplies, which it gets from those that bring; they are given by whole warpgroups.
 template <int kColumns>
 constexpr int kRegisters = kColumns == 128  ? 232
                            : kColumns == 64 ? 152
-                                            : 104;
+                                            : 112;
 constexpr int kCarriers = 128, kCarrierRegisters = 40;
 
 template <class Format, int kColumns>
@@ -231,9 +238,9 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters<kColumns>));
     begin_kernel();  // what comes is written where an earlier kernel may still read
-    constexpr int kHalf = kColumns / 2, kValues = kHalf / 2;
+    constexpr int kPart = kColumns / kParts<kColumns>, kValues = kPart / 2;
     const uint64_t matrices = columns_descriptor(shared_address(memory), kMatrixBytes, kChunkBytes<Format>);
-    float dot[2][kValues] = {}, scaled[2][kValues], sum[2][kValues] = {};
+    float dot[kSums<kColumns>][kValues] = {}, scaled[kParts<kColumns>][kValues], sum[kParts<kColumns>][kValues] = {};
     uint32_t a[3][Step::kChain][4];
     float scale[2][2], factor[2], least[2];
     Operands<Format> operands;
@@ -241,30 +248,33 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
     Place p(shape, static_cast<int>(blockIdx.x));
     const auto operand = [](int step) { return step == 8 && Format::kHasMinimums ? 2 : step % 2; };
     const auto weights_at = [&] { return weights + held.slot * weight_bytes + warp * Format::kBytes; };
-    // One half of the columns of one step.
-    const auto issue = [&](int half, int step, int slot) {
-      const uint64_t b = matrices + static_cast<uint32_t>(slot * kRowBytes + half * (kHalf / 8) * kChunkBytes<Format> +
+    const auto sums_of = [&](int part_of, int step) { return kParts<kColumns> == 2 ? part_of : step % kSums<kColumns>; };
+    // One part of the columns of one step.
+    const auto issue = [&](int of_columns, int step, int slot) {
+      float(&to)[kValues] = dot[sums_of(of_columns, step)];
+      const uint64_t b = matrices + static_cast<uint32_t>(slot * kRowBytes + of_columns * (kPart / 8) * kChunkBytes<Format> +
                                                           step % Step::kOfChunk * Step::kChain * 2 * kMatrixBytes) /
                                         16;
       const auto& of = a[operand(step)];
       wgmma_fence();
-      wgmma<kHalf, false>(dot[half], of[0], b);
+      wgmma<kPart, false>(to, of[0], b);
       if constexpr (Step::kChain == 2)
-        wgmma<kHalf, true>(dot[half], of[step == 8 ? 0 : Step::kChain - 1], b + 2 * kMatrixBytes / 16);
+        wgmma<kPart, true>(to, of[step == 8 ? 0 : Step::kChain - 1], b + 2 * kMatrixBytes / 16);
       wgmma_commit();
     };
-    const auto apply = [&](int half, int step) {
-      settle(dot[half]);
+    const auto apply = [&](int of_columns, int step) {
+      float(&from)[kValues] = dot[sums_of(of_columns, step)];
+      settle(from);
       const bool last = step + 1 == Step::kCount;
 #pragma unroll
       for (int i = 0; i < kValues; ++i) {
         const int of = i % 4 / 2;
-        float& s = scaled[half][i];
-        if (!last || !Format::kHasMinimums) s = fma(scale[step % 2][of], dot[half][i], step == 0 ? 0.0f : s);
+        float& s = scaled[of_columns][i];
+        if (!last || !Format::kHasMinimums) s = fma(scale[step % 2][of], from[i], step == 0 ? 0.0f : s);
         if (!last) continue;
         float value = __fmul_rn(factor[of], s);
-        if constexpr (Format::kHasMinimums) value = fma(least[of], dot[half][i], value);
-        sum[half][i] = __fadd_rn(sum[half][i], value);
+        if constexpr (Format::kHasMinimums) value = fma(least[of], from[i], value);
+        sum[of_columns][i] = __fadd_rn(sum[of_columns][i], value);
       }
     };
     const auto store = [&] {
@@ -273,7 +283,7 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
       float* to = columns.out + p.slice(shape) * shape.plane + column * columns.stride + columns.first + o;
       const bool low = o < part.rows, high = o + 8 < part.rows;
 #pragma unroll
-      for (int i = 0; i < 2 * kValues; i += 2) {
+      for (int i = 0; i < kParts<kColumns> * kValues; i += 2) {
         float(&of)[kValues] = sum[i / kValues];
         const int at = i % kValues / 4 * 4 + i % 4 / 2;
         if (column < columns.rows) {
@@ -295,7 +305,7 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
 #pragma unroll
       for (int step = 0; step < Step::kCount; ++step) {
         const int next = (step + 1) % Step::kCount;
-        issue(1, step, rows.slot);
+        if constexpr (kParts<kColumns> == 2) issue(1, step, rows.slot);
         if (next == Step::kCount - 1) {  // and what comes after it
           if constexpr (Format::kHasMinimums) {
             const uint2 f = *reinterpret_cast<const uint2*>(weights_at() + Q4K::kFactorsAt + lane / 4 * 8);
@@ -313,15 +323,20 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
           if (more) barrier_wait(weights_here[held.slot], held.turn);
         }
         operands.take(weights_at(), next, a[operand(next)], scale[next % 2]);
-        wgmma_wait<1>();
-        apply(0, step);
+        if constexpr (kParts<kColumns> == 2) {
+          wgmma_wait<1>();
+          apply(0, step);
+        }
         if (next % Step::kOfChunk == 0) {
           ahead.next(shape.row_slots);
           if (next != 0 || more) barrier_wait(rows_here[ahead.slot], ahead.turn);
         }
-        if (next != 0) issue(0, next, ahead.slot), wgmma_wait<1>();
-        else wgmma_wait<0>();  // no compiler lets sums be read beside an instruction that began in another round
-        apply(1, step);
+        // No compiler lets sums be read beside an instruction that began in another round.
+        const bool goes_on = next != 0 && kSums<kColumns> == 2;
+        if (goes_on) issue(0, next, ahead.slot), wgmma_wait<1>();
+        else wgmma_wait<0>();
+        apply(kParts<kColumns> - 1, step);
+        if (!goes_on && next != 0) issue(0, next, ahead.slot);
         if (next % Step::kOfChunk == 0) {
           if (lane == 0) barrier_arrive(rows_read[rows.slot]);
           rows = ahead;

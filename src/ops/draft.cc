@@ -115,7 +115,8 @@ void Backend::block_attention(View queries, const BlockShape& shape, std::span<c
   set_float_environment();
   const int dim = shape.head_dim;
   const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
-  std::vector<float> score, k(static_cast<size_t>(dim)), sum(static_cast<size_t>(dim));
+  std::vector<float> score, k(static_cast<size_t>(dim));
+  std::vector<double> sum(static_cast<size_t>(dim));  // long contexts: errors of fp32 sums would be seen
   for (const BlockLane& lane : lanes) {
     for (int i = 0; i < lane.rows; ++i) {
       const int64_t position = lane.end + i;
@@ -131,23 +132,23 @@ void Backend::block_attention(View queries, const BlockShape& shape, std::span<c
         for (int64_t p = first; p < end; ++p) {
           if (!visible(p)) continue;
           load_head(dim, layout.format, key_slot(lane, layout, kv_head, p), k.data());
-          float dot = 0;
-          for (int d = 0; d < dim; ++d) dot = fma(query[d], k[static_cast<size_t>(d)], dot);
-          score.push_back(dot * scale);
+          double dot = 0;
+          for (int d = 0; d < dim; ++d) dot += double{query[d]} * double{k[static_cast<size_t>(d)]};
+          score.push_back(static_cast<float>(dot * double{scale}));
           largest = std::max(largest, score.back());
         }
-        float total = 0;
-        std::fill(sum.begin(), sum.end(), 0.0f);
+        double total = 0;
+        std::fill(sum.begin(), sum.end(), 0.0);
         size_t next = 0;
         for (int64_t p = first; p < end; ++p) {
           if (!visible(p)) continue;
           const float weight = canonical::exp(score[next++] - largest);
           total += weight;
           load_head(dim, layout.format, value_slot(lane, layout, kv_head, p), k.data());
-          for (int d = 0; d < dim; ++d) sum[static_cast<size_t>(d)] = fma(weight, k[static_cast<size_t>(d)], sum[static_cast<size_t>(d)]);
+          for (int d = 0; d < dim; ++d) sum[static_cast<size_t>(d)] += double{weight} * double{k[static_cast<size_t>(d)]};
         }
         float* to = out.f32(lane.first_row + i) + h * dim;
-        for (int d = 0; d < dim; ++d) to[d] = sum[static_cast<size_t>(d)] / total;
+        for (int d = 0; d < dim; ++d) to[d] = static_cast<float>(sum[static_cast<size_t>(d)] / total);
       }
     }
   }
