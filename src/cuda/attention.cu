@@ -63,6 +63,11 @@ FORETOKEN_DEVICE void store_key_value(const float* key, const float* value, int 
             reinterpret_cast<float*>(page + layout.value_scale_offset(layer, head)) + token);
 }
 
+// Lines of a vector by a warp: what it reads in several steps has come after the first.
+FORETOKEN_DEVICE void bring(const float* from, int count) {
+  for (int i = (threadIdx.x & 31) * 32; i < count; i += 32 * 32) into_l1(from + i);
+}
+
 // One warp a row and head: query heads, then K/V heads.
 __global__ void __launch_bounds__(128)
     inputs_kernel(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, HeadShape shape, PassDesc pass,
@@ -80,17 +85,22 @@ __global__ void __launch_bounds__(128)
     slot = owner.prefix + desc.row;
     page = reinterpret_cast<std::byte*>(owner.pages[slot / kPageTokens]);
   }
+  bring(item < shape.query_heads ? q_norm : k_norm, dim);
   begin_kernel();
   if (item >= shape.query_heads + shape.kv_heads) return;
   const float* x = packed.data + row * packed.stride;
   const float* angles = rotary.data + row * rotary.stride;
+  bring(angles, shape.rotary_dim);
   if (item < shape.query_heads) {
+    bring(x + 2 * item * dim, dim);
     norm_and_rotate(x + 2 * item * dim, q_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
     for (int d = lane; d < dim; d += 32) queries.data[row * queries.stride + item * dim + d] = heads[warp][d];
     return;
   }
   const int head = item - shape.query_heads;
   const float* key = x + shape.query_columns + head * dim;
+  bring(key, dim);
+  bring(key + shape.kv_heads * dim, dim);
   norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
   store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, layer, head, page, slot);
 }

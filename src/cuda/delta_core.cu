@@ -115,7 +115,7 @@ constexpr int core_threads(int dim) { return 3 * dim; }
 // Threads are three groups of kDim: of the queries', the keys' and the values' channels, then of rows. The rule is the
 // first group's. kInRegisters: passes of several rows.
 template <int kDim, bool kInRegisters>
-__global__ void __launch_bounds__(core_threads(kDim))
+__global__ void __launch_bounds__(core_threads(kDim), kInRegisters ? 1 : 2)
     core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   extern __shared__ __align__(128) uint8_t shared[];
   Memory<kDim>& m = *reinterpret_cast<Memory<kDim>*>(shared);
@@ -407,7 +407,7 @@ int multiprocessors() {
 template <int kDim>
 void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
             int most_rows, Queue& queue) {
-  // A block that keeps its state in registers has a multiprocessor for itself.
+  // A block that keeps its state in registers has a multiprocessor for itself; of the others it has two.
   const bool alone = shape.value_heads * pass.lane_count <= multiprocessors();
   if (most_rows > 1 && alone) launch<kDim, true>(core, shape, pass, lanes, queue);
   else launch<kDim, false>(core, shape, pass, lanes, queue);

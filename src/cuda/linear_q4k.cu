@@ -3,6 +3,7 @@
 // ahead: before the kernel that makes the rows has ended, and across tiles. Every value of a super-block is left in
 // shared memory; the warps take turns in adding up a tile's.
 #include <algorithm>
+#include <array>
 
 #include "cuda/q4k.cuh"
 
@@ -235,13 +236,24 @@ size_t fixed_bytes(int warps) {
          (kBuffers<kBlocks> * kValues<kBlocks> * sizeof(float) + (kBlocks > 1 ? kKeptBytes : 0));
 }
 
+// Blocks of so many warps whose registers a multiprocessor has at once: one more would wait for another to end.
+template <int kMostWarps, class Kernel>
+std::array<int, kMostWarps + 1> residents_of(Kernel kernel) {
+  std::array<int, kMostWarps + 1> residents = {};
+  for (int warps = 1; warps <= kMostWarps; ++warps)
+    cudaOccupancyMaxActiveBlocksPerMultiprocessor(&residents[static_cast<size_t>(warps)], kernel, 32 * warps, 0);
+  return residents;
+}
+
 template <class Format, int kBlocks, bool kExperts, bool kGated>
 void run_kernel(const Part& part, const Columns& columns, int64_t plane, int64_t most_items, Queue& queue) {
   const Slices slices = slices_of<Format>(part.cols);
   const int warps = slices.most(), tiles = static_cast<int>((part.rows + 15) / 16);
   // Blocks on a multiprocessor: few idle in the last round, many warps to hide latencies.
+  const auto kernel = few_rows<Format, kBlocks, kExperts, kGated>;
   const int64_t items = int64_t{tiles} * slices.count * most_items;
-  const int most = std::max(1, std::min(kExperts ? 24 : 4, (kBlocks > 1 ? 20 : 24) / warps));
+  static const std::array<int, Format::kMostUnits + 1> residents = residents_of<Format::kMostUnits>(kernel);
+  const int most = std::clamp(residents[static_cast<size_t>(warps)], 1, kExperts ? 24 : 4);
   int resident = 1;
   double best = 0;
   for (int n = 1; n <= most; ++n) {
@@ -256,7 +268,6 @@ void run_kernel(const Part& part, const Columns& columns, int64_t plane, int64_t
                  warps >= kManyWarps ? 2 : kMostStages);
   const int places = static_cast<int>(
       std::min<int64_t>(int64_t{resident} * multiprocessors() / slices.count, int64_t{tiles} * most_items));
-  const auto kernel = few_rows<Format, kBlocks, kExperts, kGated>;
   static const bool allowed =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared<kBlocks>) == cudaSuccess;
   static_cast<void>(allowed);
