@@ -406,7 +406,9 @@ void CudaBackend::linear(View x, const Matrix& w, View out) {
   if (only_floats(matrix) || out.empty()) begin();
   if (out.empty()) return;
   CHECK(!matrix.pieces()[0].part.paired);
-  products(x, only_floats(matrix) ? nullptr : take_rounded(x), matrix, out, true);
+  const uint16_t* bf16 = only_floats(matrix) ? nullptr : take_rounded(x);
+  products(x, bf16, matrix, out, true);
+  if (bf16) rounded_ = {x, bf16};  // another product of the same rows may follow
 }
 
 void CudaBackend::gated_ffn(View x, const ExpertWeights& w, View out) {
@@ -855,17 +857,18 @@ void CudaBackend::block_conv(View x, View base, View delta, int group, std::span
   int rows;
   const BlockLaneDesc* descs = describe(lanes, rows);
   if (rows == 0) return;
-  launch_block_conv(rows_of(x), rows_of(base), rows_of(delta), group, descs, static_cast<int>(lanes.size()),
-                    rows_of(out), *queue_);
+  launch_block_conv(rows_of(x), rows_of(base), rows_of(delta), group, descs, static_cast<int>(lanes.size()), rows,
+                    rows_of(out), leave_rounded(out), *queue_);
 }
 
 // The ids are the host's: this waits.
 void CudaBackend::top_k(View logits, int k, std::span<TokenId> ids, View values) {
   begin();
   checks::top_k(logits, k, ids, values);
+  CHECK(top_k_runs(logits.cols, k));
   if (logits.rows == 0) return;
   int32_t* on_device = top_ids_.take<int32_t>(ids.size());
-  launch_top_k(rows_of(logits), k, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, k)), on_device,
+  launch_top_k(rows_of(logits), k, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, logits.cols, k)), on_device,
                rows_of(values), *queue_);
   queue_->flush();
   check(cudaMemcpyAsync(ids.data(), on_device, ids.size_bytes(), cudaMemcpyDeviceToHost, queue_->stream()),
@@ -888,7 +891,7 @@ void CudaBackend::choose(View logits, std::span<const ChoiceSpec> specs, Choices
   launch_choose(rows_of(logits), queue_->put(specs), candidates, work_.take<std::byte>(choose_scratch_bytes(logits.rows)),
                 reinterpret_cast<RowChoice*>(found), *queue_);
   if (leaders)
-    launch_top_k(rows_of(logits), out.leader_count, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, out.leader_count)),
+    launch_top_k(rows_of(logits), out.leader_count, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, logits.cols, out.leader_count)),
                  reinterpret_cast<TokenId*>(found + ids_at),
                  rows_of(View::of(reinterpret_cast<float*>(found + values_at), logits.rows, out.leader_count)), *queue_);
   queue_->flush();

@@ -1,6 +1,6 @@
-// Attention of block drafters over bf16 keys and values: the rows of a block and the query heads of a K/V head share what
-// a block of threads brings into shared memory. Chunks of 128 positions are summed by themselves and merged in ascending
-// order; which they are is the lane's own matter, so a lane's bits do not depend on the others.
+// Attention of block drafters over bf16 keys and values: the rows of a block and the query heads of a K/V head share
+// what a block of threads brings into shared memory. Chunks of 128 positions are summed by themselves and merged in
+// ascending order; which they are is the lane's own matter, so a lane's bits do not depend on the others.
 #include "cuda/attention.cuh"
 #include "cuda/bulk.cuh"
 
@@ -14,7 +14,8 @@ constexpr int kMostSplits = 32;  // of a lane's context; each takes as many chun
 
 template <int kDim>
 struct Memory {
-  static constexpr int kKeyPage = kDim * kPageTokens + kPageTokens;  // bf16 of a page's keys; two pages meet different banks
+  static constexpr int kKeyPage =
+      kDim * kPageTokens + kPageTokens;  // bf16 of a page's keys; two pages meet different banks
   float queries[kDim][kPitch];
   union {
     uint16_t keys[kChunkPages * kKeyPage];  // [page][dimension][token]
@@ -48,8 +49,9 @@ FORETOKEN_DEVICE float high_half(uint32_t pair) { return __uint_as_float(pair & 
 
 // partial [rows][query heads][splits of the launch][dim + 2]: largest score, sum of weights, weighted values.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 2) block_spans_kernel(Rows queries, BlockHeads shape, const BlockLaneDesc* lanes,
-                                                                  int tiles, KvLayout layout, float* partial) {
+__global__ void __launch_bounds__(kThreads, 2)
+    block_spans_kernel(Rows queries, BlockHeads shape, const BlockLaneDesc* lanes, int tiles, KvLayout layout,
+                       float* partial) {
   extern __shared__ __align__(128) uint8_t shared[];
   Memory<kDim>& m = *reinterpret_cast<Memory<kDim>*>(shared);
   constexpr int kOwn = kDim / 32;  // dimensions of a thread's results
@@ -63,17 +65,14 @@ __global__ void __launch_bounds__(kThreads, 2) block_spans_kernel(Rows queries, 
   const int first_chunk = blockIdx.x * cut.per, last_chunk = min(cut.chunks, first_chunk + cut.per);
   if (first_query >= all_queries || first_chunk >= last_chunk) return;
   const auto row_of = [&](int query) { return min(first_query + query, all_queries - 1) / group; };
-  const auto head_of = [&](int query) {
-    return kv_head * group + min(first_query + query, all_queries - 1) % group;
-  };
+  const auto head_of = [&](int query) { return kv_head * group + min(first_query + query, all_queries - 1) % group; };
   const size_t key_at = layout.key_offset(0, kv_head), value_at = layout.value_offset(0, kv_head);
+  __shared__ const std::byte* pages[kChunkPages];
   const int64_t slots = static_cast<int64_t>(lane.page_count) * kPageTokens;
-  const auto page_at = [&](int64_t position) {
-    return reinterpret_cast<const std::byte*>(lane.pages[(position - lane.base) % slots / kPageTokens]);
-  };
   for (int i = threadIdx.x; i < kQueries * kDim; i += kThreads) {
     const int query = i / kDim, d = i % kDim;
-    m.queries[d][query] = queries.data[(lane.first_row + int64_t{row_of(query)}) * queries.stride + head_of(query) * kDim + d];
+    m.queries[d][query] =
+        queries.data[(lane.first_row + int64_t{row_of(query)}) * queries.stride + head_of(query) * kDim + d];
   }
   const float scale = inverse_root(static_cast<float>(kDim));
   int64_t seen_from[4], seen_to[4];
@@ -88,20 +87,26 @@ __global__ void __launch_bounds__(kThreads, 2) block_spans_kernel(Rows queries, 
 #pragma unroll 1
   for (int chunk = first_chunk; chunk < last_chunk; ++chunk) {
     const int64_t begin = cut.origin + int64_t{chunk} * kChunk;
-    __syncthreads();  // what was here has been read
+    if (threadIdx.x < kChunkPages) {
+      const int64_t position = begin + static_cast<int64_t>(threadIdx.x) * kPageTokens;
+      pages[threadIdx.x] =
+          position < cut.end
+              ? reinterpret_cast<const std::byte*>(lane.pages[(position - lane.base) % slots / kPageTokens])
+              : nullptr;
+    }
+    __syncthreads();                                 // and what was here has been read
     constexpr int kPieces = kDim * kPageTokens / 8;  // of 16 bytes, of a page
     for (int i = threadIdx.x; i < kChunkPages * kPieces; i += kThreads) {
       const int page = i / kPieces, piece = i % kPieces;
-      if (begin + page * kPageTokens < cut.end)
-        copy_16(shared_address(m.keys + page * Memory<kDim>::kKeyPage + piece * 8),
-                page_at(begin + page * kPageTokens) + key_at + piece * 16);
+      if (pages[page])
+        copy_16(shared_address(m.keys + page * Memory<kDim>::kKeyPage + piece * 8), pages[page] + key_at + piece * 16);
     }
     commit_copies();
     for (int i = threadIdx.x; i < kChunkPages * kPieces; i += kThreads) {
       const int page = i / kPieces, piece = i % kPieces;
-      if (begin + page * kPageTokens < cut.end)
+      if (pages[page])
         copy_16(shared_address(&m.values[0][0] + page * kPageTokens * kDim + piece * 8),
-                page_at(begin + page * kPageTokens) + value_at + piece * 16);
+                pages[page] + value_at + piece * 16);
     }
     commit_copies();
     wait_copies<1>();
@@ -130,8 +135,7 @@ __global__ void __launch_bounds__(kThreads, 2) block_spans_kernel(Rows queries, 
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         const int64_t position = begin + place + e;
-        score[q][e] =
-            position >= seen_from[q] && position < seen_to[q] ? __fmul_rn(score[q][e], scale) : -infinity();
+        score[q][e] = position >= seen_from[q] && position < seen_to[q] ? __fmul_rn(score[q][e], scale) : -infinity();
         top = top < score[q][e] ? score[q][e] : top;
       }
       for (int s = 16; s > 0; s /= 2) {
@@ -187,8 +191,10 @@ __global__ void __launch_bounds__(kThreads, 2) block_spans_kernel(Rows queries, 
   for (int q = 0; q < 4; ++q) {
     const int query = warp * 4 + q;
     if (first_query + query >= all_queries) continue;
-    float* to = partial + (((lane.first_row + int64_t{row_of(query)}) * shape.query_heads + head_of(query)) * gridDim.x +
-                           blockIdx.x) * (kDim + 2);
+    float* to =
+        partial +
+        (((lane.first_row + int64_t{row_of(query)}) * shape.query_heads + head_of(query)) * gridDim.x + blockIdx.x) *
+            (kDim + 2);
     if (lane_id == 0) to[0] = largest[q], to[1] = total[q];
 #pragma unroll
     for (int j = 0; j < kOwn; ++j) to[2 + lane_id * kOwn + j] = sum[q][j];
@@ -196,8 +202,8 @@ __global__ void __launch_bounds__(kThreads, 2) block_spans_kernel(Rows queries, 
 }
 
 // A block of threads a row and head, a thread a dimension.
-__global__ void __launch_bounds__(128)
-    block_merge_kernel(const float* partial, int places, BlockHeads shape, const BlockLaneDesc* lanes, Rows out, uint16_t* bf16) {
+__global__ void __launch_bounds__(128) block_merge_kernel(const float* partial, int places, BlockHeads shape,
+                                                          const BlockLaneDesc* lanes, Rows out, uint16_t* bf16) {
   __shared__ float factors[kMostSplits];
   __shared__ float whole;
   begin_kernel();
@@ -237,12 +243,15 @@ static_assert(kMostSplits == 32);
 template <int kDim>
 void launch(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows, int splits,
             const KvLayout& layout, float* partial, Queue& queue) {
-  static const bool allowed = cudaFuncSetAttribute(block_spans_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   sizeof(Memory<kDim>)) == cudaSuccess;
+  static const bool allowed =
+      cudaFuncSetAttribute(block_spans_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           sizeof(Memory<kDim>)) == cudaSuccess;
   static_cast<void>(allowed);
   const int tiles = (rows * (shape.query_heads / shape.kv_heads) + kQueries - 1) / kQueries;
-  Launch{dim3(static_cast<unsigned>(splits), static_cast<unsigned>(shape.kv_heads * tiles), static_cast<unsigned>(lane_count)),
-         kThreads, sizeof(Memory<kDim>), queue}(block_spans_kernel<kDim>, queries, shape, lanes, tiles, layout, partial);
+  Launch{dim3(static_cast<unsigned>(splits), static_cast<unsigned>(shape.kv_heads * tiles),
+              static_cast<unsigned>(lane_count)),
+         kThreads, sizeof(Memory<kDim>),
+         queue}(block_spans_kernel<kDim>, queries, shape, lanes, tiles, layout, partial);
 }
 
 }  // namespace
@@ -265,8 +274,8 @@ void launch_block_spans(Rows queries, const BlockHeads& shape, const BlockLaneDe
                         int splits, const KvLayout& layout, float* partial, Rows out, uint16_t* bf16, Queue& queue) {
   if (shape.dim == 128) launch<128>(queries, shape, lanes, lane_count, rows, splits, layout, partial, queue);
   else launch<64>(queries, shape, lanes, lane_count, rows, splits, layout, partial, queue);
-  Launch{dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)), 128, 0,
-         queue}(block_merge_kernel, partial, splits, shape, lanes, out, bf16);
+  Launch{dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)),
+         128, 0, queue}(block_merge_kernel, partial, splits, shape, lanes, out, bf16);
 }
 
 }  // namespace foretoken::cuda

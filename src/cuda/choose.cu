@@ -54,9 +54,9 @@ FORETOKEN_DEVICE uint32_t philox(uint32_t c0, uint32_t c1, uint32_t c2, uint32_t
 }
 
 FORETOKEN_DEVICE float gumbel(const ChoiceSpec& spec, int token) {
-  const uint32_t draw =
-      philox(static_cast<uint32_t>(token), static_cast<uint32_t>(spec.position), static_cast<uint32_t>(spec.position >> 32),
-             spec.choice, static_cast<uint32_t>(spec.seed), static_cast<uint32_t>(spec.seed >> 32));
+  const uint32_t draw = philox(static_cast<uint32_t>(token), static_cast<uint32_t>(spec.position),
+                               static_cast<uint32_t>(spec.position >> 32), spec.choice,
+                               static_cast<uint32_t>(spec.seed), static_cast<uint32_t>(spec.seed >> 32));
   const float u = __double2float_rn(__dmul_rn(__dadd_rn(static_cast<double>(draw), 0.5), 0x1p-32));
   constexpr float kMost = 1.0f - 0x1p-24f;
   return -log(negative_log_complement(kMost < u ? kMost : u));

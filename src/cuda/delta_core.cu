@@ -21,6 +21,7 @@ struct Memory {
   float queries[kChunkRows][kDim], values[kChunkRows][kDim];
   float window[kWindowRows][3][kDim];  // what the convolution reads; then results
   float decays[kChunkRows], betas[kChunkRows], roots[kChunkRows];
+  float relayed_o[2][kDim], relayed_u[2][kDim], relayed_d[kDim];
   int last_arrival;
   uint64_t state_here;
 };
@@ -51,17 +52,38 @@ FORETOKEN_DEVICE void four(const float* from, float (&to)[4]) {
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-// A column of the state in registers. Loops over it are unrolled whole: code that is worth fetching for several rows,
-// which then take a third of the time that cells in shared memory do.
-template <int kDim>
-using Column = float[kDim];
+// ---- The rule by all three groups. Each keeps its own keys of a column in registers, and the sums go from group to
+// group, so that they are one chain in the order of the keys; the last knows what joins the state, and tells the
+// others. The loops are short enough to stay where code is fetched at once, and no cell goes through shared memory.
 
-// The state times the decay of the row that comes, and u of that row.
 template <int kDim>
-FORETOKEN_DEVICE float enter_row(Column<kDim>& s, float decay, const float* key) {
-  float u = 0;
+constexpr int kOwnKeys = (kDim / 4 + 2) / 3 * 4;
+
+// Barriers of a warp of columns: from a group to the next, and from the last group to the others.
+template <int kDim>
+struct Relay {
+  static constexpr int kWarps = kDim / 32;
+  int columns;  // which warp of columns
+  __device__ __forceinline__ void hand_on(int group) const {
+    asm volatile("bar.arrive %0, 64;" ::"r"(1 + group * kWarps + columns) : "memory");
+  }
+  __device__ __forceinline__ void take_over(int group) const {
+    asm volatile("bar.sync %0, 64;" ::"r"(1 + (group - 1) * kWarps + columns) : "memory");
+  }
+  __device__ __forceinline__ void announce() const {
+    asm volatile("bar.arrive %0, 96;" ::"r"(1 + 2 * kWarps + columns) : "memory");
+  }
+  __device__ __forceinline__ void hear() const {
+    asm volatile("bar.sync %0, 96;" ::"r"(1 + 2 * kWarps + columns) : "memory");
+  }
+};
+
+// The state times the decay of the row that comes, and u with the own keys' terms.
+template <int kDim>
+FORETOKEN_DEVICE float enter_row(float (&s)[kOwnKeys<kDim>], int own, float decay, const float* key, float u) {
 #pragma unroll
-  for (int i = 0; i < kDim; i += 4) {
+  for (int i = 0; i < kOwnKeys<kDim>; i += 4) {
+    if (i >= own) break;
     float k[4];
     four(key + i, k);
 #pragma unroll
@@ -73,49 +95,35 @@ FORETOKEN_DEVICE float enter_row(Column<kDim>& s, float decay, const float* key)
   return u;
 }
 
-// From the state times the row's decay to that times the next row's decay: the row's output, and u of the next one.
-// `cells`, where given, get the state between the two.
+// From the state times the row's decay to that times the next row's decay: the row's output and u of the next one with
+// the own keys' terms. `cells`, where given, get the state between the two.
 template <int kDim>
-FORETOKEN_DEVICE float pass_row(Column<kDim>& s, float d, const float* key, const float* query, float next_decay,
-                                const float* next_key, float* cells, float& u) {
-  float o = 0;
-  u = 0;
+FORETOKEN_DEVICE void pass_row(float (&s)[kOwnKeys<kDim>], int own, float d, const float* key, const float* query,
+                               float next_decay, const float* next_key, float* cells, float& o, float& u) {
 #pragma unroll
-  for (int first = 0; first < kDim; first += 16) {
+  for (int i = 0; i < kOwnKeys<kDim>; i += 4) {
+    if (i >= own) break;
+    float k[4], q[4], n[4];
+    four(key + i, k);
+    four(query + i, q);
+    four(next_key + i, n);
 #pragma unroll
-    for (int i = first; i < first + 16; i += 4) {
-      float k[4], q[4];
-      four(key + i, k);
-      four(query + i, q);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        s[i + e] = fma(k[e], d, s[i + e]);
-        o = fma(q[e], s[i + e], o);
-      }
-    }
-    if (cells)
-#pragma unroll
-      for (int i = first; i < first + 16; ++i) cells[i * kDim] = s[i];
-#pragma unroll
-    for (int i = first; i < first + 16; i += 4) {
-      float n[4];
-      four(next_key + i, n);
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        s[i + e] = __fmul_rn(next_decay, s[i + e]);
-        u = fma(n[e], s[i + e], u);
-      }
+    for (int e = 0; e < 4; ++e) {
+      const float cell = fma(k[e], d, s[i + e]);
+      o = fma(q[e], cell, o);
+      if (cells) cells[(i + e) * kDim] = cell;
+      s[i + e] = __fmul_rn(next_decay, cell);
+      u = fma(n[e], s[i + e], u);
     }
   }
-  return o;
 }
 
 constexpr int core_threads(int dim) { return 3 * dim; }
 
 // Threads are three groups of kDim: of the queries', the keys' and the values' channels, then of rows. The rule is the
-// first group's. kInRegisters: passes of several rows.
-template <int kDim, bool kInRegisters>
-__global__ void __launch_bounds__(core_threads(kDim), kInRegisters ? 1 : 2)
+// first group's, or with kRelay, for passes of several rows, of all three.
+template <int kDim, bool kRelay>
+__global__ void __launch_bounds__(core_threads(kDim), kRelay ? 1 : 2)
     core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   extern __shared__ __align__(128) uint8_t shared[];
   Memory<kDim>& m = *reinterpret_cast<Memory<kDim>*>(shared);
@@ -153,7 +161,8 @@ __global__ void __launch_bounds__(core_threads(kDim), kInRegisters ? 1 : 2)
   int done = -1;       // the lane's row whose state is held; -1: the committed one
   bool begun = false;  // u is that of the row that comes
   float u = 0;
-  [[maybe_unused]] Column<kDim> held;
+  [[maybe_unused]] float held[kOwnKeys<kDim>];
+  const int first_key = group * kOwnKeys<kDim>, own_keys = min(kOwnKeys<kDim>, kDim - first_key);
   // Rows of a short chain that become the tail.
   const bool keeps_tail = lane.chain && lane.rows <= kChunkRows;
   float tail_rows[kTaps - 1] = {};
@@ -184,7 +193,7 @@ __global__ void __launch_bounds__(core_threads(kDim), kInRegisters ? 1 : 2)
 #pragma unroll
       for (int i = 0; i < kWindowRows; ++i) m.window[i][group][c] = x[i];
     }
-#pragma unroll(kInRegisters ? 2 : 1)
+#pragma unroll(kRelay ? 2 : 1)
     for (int r = 0; r < count; ++r) {
       const int64_t i_row = first + r, row = lane.first_row + i_row;
       int base = r;
@@ -246,9 +255,9 @@ __global__ void __launch_bounds__(core_threads(kDim), kInRegisters ? 1 : 2)
     }
     if (first == 0) {
       barrier_wait(m.state_here, 0);
-      if (kInRegisters && group == 0)
+      if constexpr (kRelay)
 #pragma unroll
-        for (int i = 0; i < kDim; ++i) held[i] = m.state[i][c];
+        for (int i = 0; i < kOwnKeys<kDim>; ++i) held[i] = i < own_keys ? m.state[first_key + i][c] : 0.0f;
     }
     __syncthreads();
     if (keeps_tail && lane.settled > 0 && thread == 2 * kDim) {  // all of this block have read the tail
@@ -257,94 +266,147 @@ __global__ void __launch_bounds__(core_threads(kDim), kInRegisters ? 1 : 2)
       m.last_arrival = atomicAdd(arrivals, 1) == sharing - 1;
       if (m.last_arrival) *arrivals = 0;
     }
-    // ---- The rule. A thread has its own column of the state. The window's room takes results.
+    // ---- The rule. The window's room takes results.
+    if constexpr (kRelay) {
+      const Relay<kDim> relay{warp % (kDim / 32)};
+      const bool is_first = group == 0, is_last = group == 2;
 #pragma unroll 1
-    for (int r = 0; group == 0 && r < count; ++r) {
-      const int i_row = first + r;
-      if (!lane.chain && pass.rows[lane.first_row + i_row].parent != done) {
-        // A sibling came between: the parent's state again, from the tape.
-        begun = false;
-        if constexpr (kInRegisters) {
+      for (int r = 0; r < count; ++r) {
+        const int i_row = first + r;
+        if (!lane.chain && pass.rows[lane.first_row + i_row].parent != done) {
+          // A sibling came between: the parent's state again, from the tape.
+          begun = false;
 #pragma unroll
-          for (int i = 0; i < kDim; ++i) held[i] = cells[i * kDim];
+          for (int i = 0; i < kOwnKeys<kDim>; ++i)
+            if (i < own_keys) held[i] = cells[(first_key + i) * kDim];
+          const RowDesc desc = pass.rows[lane.first_row + i_row];
+          const int32_t* path = pass.paths + desc.path;
+#pragma unroll 1
+          for (int j = lane.settled; j < desc.depth; ++j) {
+            const int64_t ancestor = path[j];
+            const float decay = memory.tape.decay[ancestor * heads + head],
+                        d = memory.tape.delta[ancestor * tape_stride + out_at];
+#pragma unroll
+            for (int i = 0; i < kOwnKeys<kDim>; ++i)
+              if (i < own_keys) held[i] = fma(m.keys[ancestor][first_key + i], d, __fmul_rn(decay, held[i]));
+          }
+        }
+        if (!begun) {
+          if (!is_first) relay.take_over(group);
+          u = enter_row<kDim>(held, own_keys, m.decays[r], &m.keys[i_row][first_key],
+                              is_first ? 0.0f : m.relayed_u[group - 1][c]);
+          if (!is_last) {
+            m.relayed_u[group][c] = u;
+            relay.hand_on(group);
+          }
+        }
+        float d;
+        if (is_last) {
+          d = __fmul_rn(m.betas[r], __fsub_rn(m.values[r][c], u));
+          m.relayed_d[c] = d;
+          if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
+          relay.announce();
         } else {
+          relay.hear();
+          d = m.relayed_d[c];
+        }
+        // The next row of a chain begins where this one ends: both run at once.
+        begun = r + 1 < count && (lane.chain || pass.rows[lane.first_row + i_row + 1].parent == i_row);
+        done = i_row;
+        if (!is_first) relay.take_over(group);
+        float o = is_first ? 0.0f : m.relayed_o[group - 1][c];
+        u = is_first ? 0.0f : m.relayed_u[group - 1][c];
+        // One where no child follows: the state as it is.
+        pass_row<kDim>(held, own_keys, d, &m.keys[i_row][first_key], &m.queries[r][first_key],
+                       begun ? m.decays[r + 1] : 1.0f, &m.keys[begun ? i_row + 1 : i_row][first_key],
+                       i_row + 1 == lane.settled ? cells + first_key * kDim : nullptr, o, u);
+        if (is_last) {
+          m.window[r][1][c] = o;
+        } else {
+          m.relayed_o[group][c] = o;
+          m.relayed_u[group][c] = u;
+          relay.hand_on(group);
+        }
+        // Nobody begins another chain before this one has come to its end.
+        if (!begun && r + 1 < count) {
+          if (is_last) relay.announce();
+          else relay.hear();
+        }
+      }
+    } else {
+      // A thread has its own column.
+#pragma unroll 1
+      for (int r = 0; group == 0 && r < count; ++r) {
+        const int i_row = first + r;
+        if (!lane.chain && pass.rows[lane.first_row + i_row].parent != done) {
+          // A sibling came between: the parent's state again, from the tape.
+          begun = false;
 #pragma unroll 16
           for (int i = 0; i < kDim; ++i) m.state[i][c] = cells[i * kDim];
-        }
-        const RowDesc desc = pass.rows[lane.first_row + i_row];
-        const int32_t* path = pass.paths + desc.path;
+          const RowDesc desc = pass.rows[lane.first_row + i_row];
+          const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
-        for (int j = lane.settled; j < desc.depth; ++j) {
-          const int64_t ancestor = path[j];
-          const float decay = memory.tape.decay[ancestor * heads + head],
-                      d = memory.tape.delta[ancestor * tape_stride + out_at];
-#pragma unroll(kInRegisters ? kDim / 4 : 2)
-          for (int i = 0; i < kDim; i += 4) {
-            float k[4];
-            four(&m.keys[ancestor][i], k);
+          for (int j = lane.settled; j < desc.depth; ++j) {
+            const int64_t ancestor = path[j];
+            const float decay = memory.tape.decay[ancestor * heads + head],
+                        d = memory.tape.delta[ancestor * tape_stride + out_at];
+#pragma unroll 2
+            for (int i = 0; i < kDim; i += 4) {
+              float k[4];
+              four(&m.keys[ancestor][i], k);
 #pragma unroll
-            for (int e = 0; e < 4; ++e) {
-              float& s = kInRegisters ? held[i + e] : m.state[i + e][c];
-              s = fma(k[e], d, __fmul_rn(decay, s));
+              for (int e = 0; e < 4; ++e) m.state[i + e][c] = fma(k[e], d, __fmul_rn(decay, m.state[i + e][c]));
             }
           }
         }
-      }
-      const float decay = m.decays[r];
-      if (kInRegisters && !begun) {
-        u = enter_row<kDim>(held, decay, m.keys[i_row]);
-      } else if (!begun) {
-        u = 0;
+        const float decay = m.decays[r];
+        if (!begun) {
+          u = 0;
 #pragma unroll 4
-        for (int i = 0; i < kDim; i += 4) {
-          float k[4];
-          four(&m.keys[i_row][i], k);
+          for (int i = 0; i < kDim; i += 4) {
+            float k[4];
+            four(&m.keys[i_row][i], k);
 #pragma unroll
-          for (int e = 0; e < 4; ++e) u = fma(k[e], __fmul_rn(decay, m.state[i + e][c]), u);
-        }
-      }
-      const float d = __fmul_rn(m.betas[r], __fsub_rn(m.values[r][c], u));
-      const bool boundary = i_row + 1 == lane.settled;
-      // The next row of a chain begins where this one ends: both run at once.
-      begun = r + 1 < count && (lane.chain || pass.rows[lane.first_row + i_row + 1].parent == i_row);
-      const float next_decay = begun ? m.decays[r + 1] : 0.0f;
-      const float* next_key = m.keys[begun ? i_row + 1 : i_row];
-      if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
-      done = i_row;
-      if constexpr (kInRegisters) {
-        // One where no child follows: the state as it is.
-        m.window[r][1][c] = pass_row<kDim>(held, d, m.keys[i_row], m.queries[r], begun ? next_decay : 1.0f, next_key,
-                                           boundary ? cells : nullptr, u);
-        continue;
-      }
-      float o = 0;
-      u = 0;
-      constexpr int kAtOnce = 16;  // cells that are read before one is written
-#pragma unroll 1
-      for (int first_key = 0; first_key < kDim; first_key += kAtOnce) {
-        float s[kAtOnce];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) s[i] = m.state[first_key + i][c];
-#pragma unroll
-        for (int i = 0; i < kAtOnce; i += 4) {
-          float k[4], q[4], n[4];
-          four(&m.keys[i_row][first_key + i], k);
-          four(&m.queries[r][first_key + i], q);
-          four(next_key + first_key + i, n);
-#pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            s[i + e] = fma(k[e], d, __fmul_rn(decay, s[i + e]));
-            o = fma(q[e], s[i + e], o);
-            u = fma(n[e], __fmul_rn(next_decay, s[i + e]), u);
+            for (int e = 0; e < 4; ++e) u = fma(k[e], __fmul_rn(decay, m.state[i + e][c]), u);
           }
         }
+        const float d = __fmul_rn(m.betas[r], __fsub_rn(m.values[r][c], u));
+        const bool boundary = i_row + 1 == lane.settled;
+        // The next row of a chain begins where this one ends: both run at once.
+        begun = r + 1 < count && (lane.chain || pass.rows[lane.first_row + i_row + 1].parent == i_row);
+        const float next_decay = begun ? m.decays[r + 1] : 0.0f;
+        const float* next_key = m.keys[begun ? i_row + 1 : i_row];
+        if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
+        done = i_row;
+        float o = 0;
+        u = 0;
+        constexpr int kAtOnce = 16;  // cells that are read before one is written
+#pragma unroll 1
+        for (int first_key = 0; first_key < kDim; first_key += kAtOnce) {
+          float s[kAtOnce];
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) m.state[first_key + i][c] = s[i];
-        if (boundary)
+          for (int i = 0; i < kAtOnce; ++i) s[i] = m.state[first_key + i][c];
 #pragma unroll
-          for (int i = 0; i < kAtOnce; ++i) cells[(first_key + i) * kDim] = s[i];
+          for (int i = 0; i < kAtOnce; i += 4) {
+            float k[4], q[4], n[4];
+            four(&m.keys[i_row][first_key + i], k);
+            four(&m.queries[r][first_key + i], q);
+            four(next_key + first_key + i, n);
+#pragma unroll
+            for (int e = 0; e < 4; ++e) {
+              s[i + e] = fma(k[e], d, __fmul_rn(decay, s[i + e]));
+              o = fma(q[e], s[i + e], o);
+              u = fma(n[e], __fmul_rn(next_decay, s[i + e]), u);
+            }
+          }
+#pragma unroll
+          for (int i = 0; i < kAtOnce; ++i) m.state[first_key + i][c] = s[i];
+          if (boundary)
+#pragma unroll
+            for (int i = 0; i < kAtOnce; ++i) cells[(first_key + i) * kDim] = s[i];
+        }
+        m.window[r][1][c] = o;
       }
-      m.window[r][1][c] = o;
     }
     __syncthreads();
     // ---- The gated norm.
@@ -384,10 +446,10 @@ __global__ void __launch_bounds__(core_threads(kDim), kInRegisters ? 1 : 2)
   advance(core.packed, lane, memory.tail, channels, channel);
 }
 
-template <int kDim, bool kInRegisters>
+template <int kDim, bool kRelay>
 void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
             Queue& queue) {
-  const auto kernel = core_kernel<kDim, kInRegisters>;
+  const auto kernel = core_kernel<kDim, kRelay>;
   static const bool allowed =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory<kDim>)) == cudaSuccess;
   static_cast<void>(allowed);
@@ -407,7 +469,7 @@ int multiprocessors() {
 template <int kDim>
 void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
             int most_rows, Queue& queue) {
-  // A block that keeps its state in registers has a multiprocessor for itself; of the others it has two.
+  // A block that relays has a multiprocessor for itself; of the others it has two.
   const bool alone = shape.value_heads * pass.lane_count <= multiprocessors();
   if (most_rows > 1 && alone) launch<kDim, true>(core, shape, pass, lanes, queue);
   else launch<kDim, false>(core, shape, pass, lanes, queue);

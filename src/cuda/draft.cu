@@ -5,91 +5,105 @@
 namespace foretoken::cuda {
 namespace {
 
-__global__ void conv_kernel(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, Rows out) {
-  begin_kernel();
+// A thread an element; the lane's rows lie along the grid's second axis.
+__global__ void __launch_bounds__(128)
+    conv_kernel(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, Rows out, uint16_t* bf16) {
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, groups = x.cols / group;
-  if (c >= x.cols) return;
-  const BlockLaneDesc lane = lanes[blockIdx.y];
-  for (int t = 0; t < lane.rows; ++t) {
-    const int64_t row = lane.first_row + int64_t{t};
-    float acc = 0;
-    for (int64_t j = 0; j < base.rows && j <= t; ++j)
-      acc = fma(__fadd_rn(base.data[j * base.stride + c], delta.data[row * delta.stride + j * groups + c / group]),
-                x.data[(row - j) * x.stride + c], acc);
-    out.data[row * out.stride + c] = acc;
-  }
+  const BlockLaneDesc lane = lanes[blockIdx.z];
+  const int t = blockIdx.y;
+  begin_kernel();
+  if (c >= x.cols || t >= lane.rows) return;
+  const int64_t row = lane.first_row + int64_t{t};
+  float acc = 0;
+#pragma unroll 2
+  for (int64_t j = 0; j < base.rows && j <= t; ++j)
+    acc = fma(__fadd_rn(base.data[j * base.stride + c], delta.data[row * delta.stride + j * groups + c / group]),
+              x.data[(row - j) * x.stride + c], acc);
+  out.data[row * out.stride + c] = acc;
+  if (bf16) bf16[row * out.cols + c] = __bfloat16_as_ushort(to_bf16(acc));
 }
 
-// ---- The k greatest of a row: each of kTopBlocks blocks finds those of its share, then one block those of the shares.
-// A candidate's rank is its value, then the lower id: a total order, so how the row was shared does not show.
+// ---- The k greatest of a row: each block of threads finds those of its share, then one block those of the shares. A
+// candidate's rank is its value, then the lower id: a total order, so how the row was shared does not show.
 
-constexpr int kTopThreads = 256;
-constexpr int kTopBlocks = 32;
+constexpr int kTopThreads = 256, kTopWarps = kTopThreads / 32;
+constexpr int kShareColumns = 31 * kTopThreads;  // of a share
+constexpr int kMergedOfThread = 16;
 
-struct Candidate {
-  float value;
-  int32_t id;
-};
-
-FORETOKEN_DEVICE bool outranks(const Candidate& a, const Candidate& b) {
-  if (b.id < 0) return a.id >= 0;
-  if (a.id < 0) return false;
-  return a.value != b.value ? a.value > b.value : a.id < b.id;
+// Orders as (value, lower id) does, NaN with -infinity; no candidate is 0.
+FORETOKEN_DEVICE unsigned long long rank_of(float value, int id) {
+  const uint32_t bits = __float_as_uint(value != value ? -infinity() : __fadd_rn(value, 0.0f));
+  const uint32_t ordered = bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+  return static_cast<unsigned long long>(ordered) << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(id));
+}
+FORETOKEN_DEVICE int id_of(unsigned long long rank) {
+  return static_cast<int>(0xFFFFFFFFu - static_cast<uint32_t>(rank));
 }
 
-// k rounds: the greatest candidate that ranks after the round before's. `read(i)` gives candidate i of `count`. A thread
-// remembers the greatest of its own that is left, and looks again only when that was taken.
-template <class Read, class Write>
-FORETOKEN_DEVICE void select_greatest(int count, int k, Read read, Write write) {
-  __shared__ Candidate warps[2][kTopThreads / 32];
-  Candidate last{0, -1}, own{0, -1};
+// k rounds, in each of which the greatest of what all threads have left is taken. A thread keeps its own in registers.
+template <int kOwn, class Write>
+FORETOKEN_DEVICE void take_greatest(unsigned long long (&own)[kOwn], int k, Write write) {
+  __shared__ unsigned long long warps[2][kTopWarps];
+  const auto greatest_of_own = [&] {
+    unsigned long long best[kOwn];
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) best[i] = own[i];
+#pragma unroll
+    for (int step = 1; step < kOwn; step *= 2)
+#pragma unroll
+      for (int i = 0; i + step < kOwn; i += 2 * step) best[i] = max(best[i], best[i + step]);
+    return best[0];
+  };
+  unsigned long long mine = greatest_of_own();
   for (int round = 0; round < k; ++round) {
-    if (round == 0 || own.id == last.id) {
-      own = {0, -1};
-#pragma unroll 8
-      for (int i = threadIdx.x; i < count; i += kTopThreads) {
-        const Candidate c = read(i);
-        if (c.id >= 0 && (round == 0 || outranks(last, c)) && outranks(c, own)) own = c;
-      }
-    }
-    Candidate best = own;
-    const auto fold = [&](int s) {
-      const Candidate other{__shfl_xor_sync(0xFFFFFFFFu, best.value, s), __shfl_xor_sync(0xFFFFFFFFu, best.id, s)};
-      if (outranks(other, best)) best = other;
-    };
-    for (int s = 16; s > 0; s /= 2) fold(s);
+    unsigned long long best = mine;
+    for (int s = 16; s > 0; s /= 2) best = max(best, __shfl_xor_sync(0xFFFFFFFFu, best, s));
     if ((threadIdx.x & 31) == 0) warps[round & 1][threadIdx.x >> 5] = best;
-    __syncthreads();  // the other half is read in the next round: one barrier a round
-    best = warps[round & 1][threadIdx.x % (kTopThreads / 32)];
-    for (int s = kTopThreads / 64; s > 0; s /= 2) fold(s);
-    last = best;
-    if (threadIdx.x == 0) write(round, best);
+    __syncthreads();  // the other half is written in the next round: one barrier a round
+    best = warps[round & 1][threadIdx.x % kTopWarps];
+    for (int s = kTopWarps / 2; s > 0; s /= 2) best = max(best, __shfl_xor_sync(0xFFFFFFFFu, best, s));
+    if (mine == best && best != 0) {
+      write(round, best);
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i)
+        if (own[i] == best) own[i] = 0;
+      mine = greatest_of_own();
+    }
   }
 }
 
-__global__ void __launch_bounds__(kTopThreads) share_kernel(Rows logits, int k, Candidate* shares) {
+// shares [rows][shares][k]: as many as a share has columns for, the rest 0.
+__global__ void __launch_bounds__(kTopThreads) share_kernel(Rows logits, int k, unsigned long long* shares) {
   begin_kernel();
   const float* row = logits.data + blockIdx.y * logits.stride;
-  const int64_t begin = logits.cols * blockIdx.x / kTopBlocks, end = logits.cols * (blockIdx.x + 1) / kTopBlocks;
-  Candidate* to = shares + (static_cast<int64_t>(blockIdx.y) * kTopBlocks + blockIdx.x) * k;
-  select_greatest(
-      static_cast<int>(end - begin), k,
-      [&](int i) {
-        const float v = row[begin + i];
-        return Candidate{v != v ? -infinity() : v, static_cast<int32_t>(begin + i)};
-      },
-      [&](int round, const Candidate& c) { to[round] = c; });
+  const int64_t begin = blockIdx.x * int64_t{kShareColumns};
+  unsigned long long* to = shares + (static_cast<int64_t>(blockIdx.y) * gridDim.x + blockIdx.x) * k;
+  unsigned long long own[kShareColumns / kTopThreads];
+#pragma unroll
+  for (int i = 0; i < kShareColumns / kTopThreads; ++i) {
+    const int64_t c = begin + threadIdx.x + i * kTopThreads;
+    own[i] = c < logits.cols ? rank_of(row[c], static_cast<int>(c)) : 0;
+  }
+  if (threadIdx.x < static_cast<unsigned>(k) && begin + threadIdx.x >= logits.cols) to[threadIdx.x] = 0;
+  take_greatest(own, k, [&](int round, unsigned long long rank) { to[round] = rank; });
 }
 
-__global__ void __launch_bounds__(kTopThreads) merge_kernel(const Candidate* shares, int k, int32_t* ids, Rows values) {
+__global__ void __launch_bounds__(kTopThreads)
+    merge_kernel(Rows logits, const unsigned long long* shares, int share_count, int k, int32_t* ids, Rows values) {
   begin_kernel();
-  const Candidate* from = shares + static_cast<int64_t>(blockIdx.x) * kTopBlocks * k;
-  select_greatest(
-      kTopBlocks * k, k, [&](int i) { return from[i]; },
-      [&](int round, const Candidate& c) {
-        ids[static_cast<int64_t>(blockIdx.x) * k + round] = c.id;
-        values.data[blockIdx.x * values.stride + round] = c.value;
-      });
+  const unsigned long long* from = shares + static_cast<int64_t>(blockIdx.x) * share_count * k;
+  unsigned long long own[kMergedOfThread];
+#pragma unroll
+  for (int i = 0; i < kMergedOfThread; ++i) {
+    const int at = threadIdx.x + i * kTopThreads;
+    own[i] = at < share_count * k ? from[at] : 0;
+  }
+  take_greatest(own, k, [&](int round, unsigned long long rank) {
+    const int id = id_of(rank);
+    const float value = logits.data[blockIdx.x * logits.stride + id];
+    ids[static_cast<int64_t>(blockIdx.x) * k + round] = id;
+    values.data[blockIdx.x * values.stride + round] = value != value ? -infinity() : value;
+  });
 }
 
 // One warp an edge: canonical::dot16 of the successor with predecessor times weight.
@@ -114,20 +128,32 @@ __global__ void __launch_bounds__(128) edges_kernel(Rows weights, Rows predecess
 
 }  // namespace
 
-void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, int lane_count, Rows out,
-                       Queue& queue) {
-  Launch{dim3(static_cast<unsigned>((x.cols + 127) / 128), static_cast<unsigned>(lane_count)), 128, 0, queue}(
-      conv_kernel, x, base, delta, group, lanes, out);
+void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, int lane_count, int rows,
+                       Rows out, uint16_t* bf16, Queue& queue) {
+  Launch{
+      dim3(static_cast<unsigned>((x.cols + 127) / 128), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)),
+      128, 0, queue}(conv_kernel, x, base, delta, group, lanes, out, bf16);
 }
 
-size_t top_k_scratch_bytes(int64_t rows, int k) {
-  return static_cast<size_t>(rows) * kTopBlocks * static_cast<size_t>(k) * sizeof(Candidate);
+namespace {
+
+int shares_of(int64_t cols) { return static_cast<int>((cols + kShareColumns - 1) / kShareColumns); }
+
+}  // namespace
+
+size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int k) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(shares_of(cols) * k) * sizeof(unsigned long long);
 }
+
+bool top_k_runs(int64_t cols, int k) { return k <= kMaxTopK && shares_of(cols) * k <= kMergedOfThread * kTopThreads; }
 
 void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, Queue& queue) {
-  Candidate* shares = static_cast<Candidate*>(scratch);
-  Launch{dim3(kTopBlocks, static_cast<unsigned>(logits.rows)), kTopThreads, 0, queue}(share_kernel, logits, k, shares);
-  Launch{static_cast<unsigned>(logits.rows), kTopThreads, 0, queue}(merge_kernel, shares, k, ids, values);
+  auto* shares = static_cast<unsigned long long*>(scratch);
+  const int count = shares_of(logits.cols);
+  Launch{dim3(static_cast<unsigned>(count), static_cast<unsigned>(logits.rows)), kTopThreads, 0, queue}(
+      share_kernel, logits, k, shares);
+  Launch{static_cast<unsigned>(logits.rows), kTopThreads, 0, queue}(merge_kernel, logits, shares, count, k, ids,
+                                                                    values);
 }
 
 void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, Queue& queue) {

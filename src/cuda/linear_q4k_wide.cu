@@ -178,7 +178,7 @@ constexpr int kSums = kColumns == 64 ? 1 : 2;
 template <int kColumns>
 constexpr int kRegisters = kColumns == 128  ? 232
                            : kColumns == 64 ? 152
-                                            : 112;
+                                            : 104;
 constexpr int kCarriers = 128, kCarrierRegisters = 40;
 
 template <class Format, int kColumns>
