@@ -96,8 +96,8 @@ FORETOKEN_DEVICE float enter_row(float (&s)[kOwnKeys<kDim>], int own, float deca
 }
 
 // From the state times the row's decay to that times the next row's decay: the row's output and u of the next one with
-// the own keys' terms. `cells`, where given, get the state between the two.
-template <int kDim>
+// the own keys' terms. kStores: `cells` get the state between the two.
+template <int kDim, bool kStores>
 FORETOKEN_DEVICE void pass_row(float (&s)[kOwnKeys<kDim>], int own, float d, const float* key, const float* query,
                                float next_decay, const float* next_key, float* cells, float& o, float& u) {
 #pragma unroll
@@ -111,7 +111,7 @@ FORETOKEN_DEVICE void pass_row(float (&s)[kOwnKeys<kDim>], int own, float d, con
     for (int e = 0; e < 4; ++e) {
       const float cell = fma(k[e], d, s[i + e]);
       o = fma(q[e], cell, o);
-      if (cells) cells[(i + e) * kDim] = cell;
+      if constexpr (kStores) cells[(i + e) * kDim] = cell;
       s[i + e] = __fmul_rn(next_decay, cell);
       u = fma(n[e], s[i + e], u);
     }
@@ -317,9 +317,12 @@ __global__ void __launch_bounds__(core_threads(kDim), kRelay ? 1 : 2)
         float o = is_first ? 0.0f : m.relayed_o[group - 1][c];
         u = is_first ? 0.0f : m.relayed_u[group - 1][c];
         // One where no child follows: the state as it is.
-        pass_row<kDim>(held, own_keys, d, &m.keys[i_row][first_key], &m.queries[r][first_key],
-                       begun ? m.decays[r + 1] : 1.0f, &m.keys[begun ? i_row + 1 : i_row][first_key],
-                       i_row + 1 == lane.settled ? cells + first_key * kDim : nullptr, o, u);
+        const float next_decay = begun ? m.decays[r + 1] : 1.0f;
+        const float *key = &m.keys[i_row][first_key], *query = &m.queries[r][first_key],
+                    *next_key = &m.keys[begun ? i_row + 1 : i_row][first_key];
+        if (i_row + 1 == lane.settled)
+          pass_row<kDim, true>(held, own_keys, d, key, query, next_decay, next_key, cells + first_key * kDim, o, u);
+        else pass_row<kDim, false>(held, own_keys, d, key, query, next_decay, next_key, nullptr, o, u);
         if (is_last) {
           m.window[r][1][c] = o;
         } else {
