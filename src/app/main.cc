@@ -7,6 +7,7 @@
 #include <new>
 
 #include "app/commands.h"
+#include "base/temporary.h"
 #include "base/threads.h"
 
 namespace {
@@ -32,6 +33,7 @@ void report_usage(const CLI::App& program, int argc, char** argv, std::string wh
 int main(int argc, char** argv) {
   using namespace foretoken::app;
   std::signal(SIGPIPE, SIG_IGN);
+  foretoken::remove_temporaries_on_signals();
   foretoken::set_float_environment();
   CLI::App program("Foretoken: exact local inference for Qwen3.5, 3.6 and 3.8 hybrid models", "foretoken");
   program.set_version_flag("--version", "foretoken " FORETOKEN_VERSION);
@@ -54,7 +56,7 @@ int main(int argc, char** argv) {
     for (const Command& command : commands)
       if (command.app->parsed()) return command.run();
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "foretoken: out of memory; try --kv-format int8, a smaller --prefill-chunk or a smaller model\n");
+    fmt::print(stderr, "foretoken: out of memory (with --backend cuda: the device's); try --kv-format int8, a smaller --prefill-chunk or a smaller model\n");
     return 4;
   } catch (const std::exception& e) {
     fmt::print(stderr, "foretoken: {}\n", e.what());

@@ -7,6 +7,8 @@
 
 #include "app/answer.h"
 #include "app/commands.h"
+#include "app/output_paths.h"
+#include "base/temporary.h"
 
 namespace foretoken::app {
 namespace {
@@ -95,9 +97,7 @@ Status check(const RunOptions& o) {
 int finished() {
   if (!interrupted()) return 0;
   std::cout << std::flush;
-  std::signal(SIGINT, SIG_DFL);
-  std::raise(SIGINT);
-  return 130;
+  end_by_signal(SIGINT);
 }
 
 int run(const RunOptions& o) {
@@ -157,14 +157,14 @@ Command add_run(CLI::App& program) {
   add_common_options(*app, o->common);
   add_sampling_options(*app, o->sampling);
   app->add_option("prompt", o->prompt, "The prompt (standard input when absent)");
-  app->add_option("--prompt-file", o->prompt_file, "Read the prompt from a file");
+  app->add_option("--prompt-file", o->prompt_file, "Read the prompt from a file")->check(CLI::ExistingFile);
   app->add_option("--ids", o->ids, "Raw token ids, comma separated; no template");
   app->add_flag("--raw", o->raw, "No chat template; the text is printed unsplit");
   app->add_option("--system", o->system, "System message");
   app->add_option("--thinking", o->thinking, "on, off or a budget of tokens (default: the template's)");
   add_speculation_options(*app, o->speculation);
-  app->add_option("--trace", o->trace, "Write the cycles and their phases to a file in Chrome's trace format");
-  app->add_option("--json-schema", o->json_schema, "Constrain the answer to a JSON Schema file");
+  app->add_option("--trace", o->trace, "Write the cycles and their phases to a file in Chrome's trace format")->check(check_output_file);
+  app->add_option("--json-schema", o->json_schema, "Constrain the answer to a JSON Schema file")->check(CLI::ExistingFile);
   return {app, [o] { return run(*o); }};
 }
 
