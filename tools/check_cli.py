@@ -82,6 +82,11 @@ def check_interrupt(program):
     answer = json.loads(process.communicate(timeout=60)[0])
     expect(process.returncode == -signal.SIGINT, f"run: an interrupted answer ended with {process.returncode}")
     expect(answer["finish_reason"] == "cancelled" and len(answer["ids"]) > 0, f"run: an interrupted answer says {answer['finish_reason']} and has {len(answer['ids'])} tokens")
+    process = subprocess.Popen([program, "bench", "rows", "--rows", "1", "--prefix", "16", "--blocks", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    expect(process.returncode == -signal.SIGINT and said.count("\n") <= 1, f"bench: an interrupted measurement ended with {process.returncode}: {said}")
 
 
 # A signal that ends a program takes its temporary files along.

@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 
+#include "app/answer.h"
 #include "app/commands.h"
 #include "base/temporary.h"
 #include "base/threads.h"
@@ -26,6 +27,13 @@ void report_usage(const CLI::App& program, int argc, char** argv, std::string wh
     path += fmt::format(" {}", argv[i]);
   }
   fmt::print(stderr, "foretoken: {} (see {} --help)\n", what, path);
+}
+
+// What a shell expects of a program that was interrupted: the end by the signal itself, once what there was has been printed.
+int ended(int status) {
+  if (!foretoken::app::interrupted()) return status;
+  std::fflush(nullptr);
+  foretoken::end_by_signal(SIGINT);
 }
 
 }  // namespace
@@ -54,7 +62,7 @@ int main(int argc, char** argv) {
   }
   try {
     for (const Command& command : commands)
-      if (command.app->parsed()) return command.run();
+      if (command.app->parsed()) return ended(command.run());
   } catch (const std::bad_alloc&) {
     fmt::print(stderr, "foretoken: out of memory (with --backend cuda: the device's); try --kv-format int8, a smaller --prefill-chunk or a smaller model\n");
     return 4;

@@ -2,13 +2,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <iostream>
 
 #include "app/answer.h"
 #include "app/commands.h"
 #include "app/output_paths.h"
-#include "base/temporary.h"
 
 namespace foretoken::app {
 namespace {
@@ -93,13 +91,6 @@ Status check(const RunOptions& o) {
   return {};
 }
 
-// What a shell expects of a program that was interrupted: by the signal itself, once what there was has been printed.
-int finished() {
-  if (!interrupted()) return 0;
-  std::cout << std::flush;
-  end_by_signal(SIGINT);
-}
-
 int run(const RunOptions& o) {
   if (const Status valid = check(o); !valid) return report(valid.error());
   auto loaded = LoadedModel::load(o.common, &o.speculation);
@@ -134,7 +125,7 @@ int run(const RunOptions& o) {
     if (const Status written = trace.write(o.trace); !written) return report(written.error());
   if (!stream) {
     std::cout << dump_json(answer_json(*answer, *prompt, o.speculation, model), 1) << "\n";
-    return finished();
+    return 0;
   }
   if (!text) {
     for (size_t i = 0; i < answer->ids.size(); ++i) std::cout << (i ? "," : "") << answer->ids[i];
@@ -146,7 +137,7 @@ int run(const RunOptions& o) {
     log_info(o.common, fmt::format("{} prompt tokens in {:.3f} s, {} tokens at {:.1f} tokens/s ({}); speculation {}: {:.2f} tokens per cycle",
                                    answer->prompt_tokens, answer->prefill_s, answer->ids.size(), rate, finish_reason_name(answer->reason),
                                    model.drafts()->resolution().resolved, answer->counters.tokens_per_cycle()));
-  return finished();
+  return 0;
 }
 
 }  // namespace
