@@ -82,6 +82,47 @@ def check_interrupt(program):
     answer = json.loads(process.communicate(timeout=60)[0])
     expect(process.returncode == -signal.SIGINT, f"run: an interrupted answer ended with {process.returncode}")
     expect(answer["finish_reason"] == "cancelled" and len(answer["ids"]) > 0, f"run: an interrupted answer says {answer['finish_reason']} and has {len(answer['ids'])} tokens")
+    process = subprocess.Popen([program, "bench", "rows", "--rows", "1", "--prefix", "16", "--blocks", "1000"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=60)[1]
+    expect(process.returncode == -signal.SIGINT and said.count("\n") <= 1, f"bench: an interrupted measurement ended with {process.returncode}: {said}")
+
+
+# A signal that ends a program takes its temporary files along.
+def check_temporaries(program):
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        with tempfile.TemporaryDirectory() as folder:
+            process = subprocess.Popen([program, "quantize", MODEL, pathlib.Path(folder, "out.gguf"), "--type", "Q4_K", "-t", "1"], stdout=subprocess.DEVNULL,
+                                       preexec_fn=lambda: [signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGHUP)])  # a job in the background ignores them
+            deadline = time.monotonic() + 60
+            while not list(pathlib.Path(folder).iterdir()) and time.monotonic() < deadline:
+                time.sleep(0.001)
+            expect(len(list(pathlib.Path(folder).glob("out.gguf.*"))) == 1, "quantize: a temporary file while it works")
+            process.send_signal(getattr(signal, name))
+            process.wait(timeout=60)
+            expect(process.returncode == -getattr(signal, name), f"quantize: {name} ended it with {process.returncode}")
+            expect(list(pathlib.Path(folder).iterdir()) == [], f"quantize: {name} left a file")
+
+
+# Options that cannot be met are said to be so before a model is opened: the one named here is not there.
+def check_options(program):
+    nowhere = str(ROOT / "README.md" / "x")
+    for words, option in ((["run", "--trace", nowhere, "x"], "--trace"), (["run", "--trace", "/nonexistent/x", "x"], "--trace"), (["run", "--trace", str(ROOT), "x"], "--trace"),
+                          (["run", "--trace", "/dev/null", "x"], "--trace"), (["run", "--trace", "", "x"], "--trace"), (["bench", "speed", "--trace", nowhere], "--trace"),
+                          (["bench", "speed", "--out", nowhere], "--out"), (["certify", "--out", nowhere], "--out"), (["logits", "--ids", "1", "--out", nowhere], "--out"),
+                          (["run", "--cache-dir", nowhere, "x"], "--cache-dir"), (["serve", "--cache-dir", "/proc/x"], "--cache-dir"), (["chat", "--cache-dir", ""], "--cache-dir"),
+                          (["run", "--prompt-file", "/nonexistent"], "--prompt-file"), (["run", "--json-schema", "/nonexistent", "x"], "--json-schema"),
+                          (["run", "--stop", "", "x"], "--stop"), (["perplexity", "--ids", "1,2,3", "--context", "1"], "--context"),
+                          (["serve", "--max-context", "5"], "--max-context"), (["inspect", "--max-context", "5"], "--max-context"), (["serve", "--lanes", "65"], "--lanes"),
+                          (["inspect", "--lanes", "65"], "--lanes"), (["serve", "--max-memory", "24"], "--max-memory"), (["serve", "--max-memory", "off"], "--max-memory"),
+                          (["serve", "--cache-ram", "4"], "--cache-ram"), (["serve", "--cache-disk", "4"], "--cache-disk"), (["serve", "--max-request", "5"], "--max-request"),
+                          (["serve", "--max-request", "off"], "--max-request"), (["run", "--packed-cache", "32", "x"], "--packed-cache")):
+        result = subprocess.run([program, *words, "--model", "/nonexistent/model"], input="", capture_output=True, text=True)
+        lines = result.stderr.strip().splitlines()
+        expect(result.returncode == 2 and len(lines) == 1 and lines[0].startswith(f"foretoken: {option}"), f"{' '.join(words)}: status {result.returncode}, {lines}")
+    for destination in (nowhere, "/dev/null"):
+        run(program, "quantize", MODEL, destination, "--type", "Q8_0", status=2)
 
 
 def check_schema(program):
@@ -245,7 +286,7 @@ def check_bad_input(program):
 def main():
     build = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "build"
     program = str(build / "foretoken")
-    for check in (check_answers, check_interrupt, check_schema, check_text, check_scores, check_inspect, check_packed, check_bench, check_bad_input):
+    for check in (check_answers, check_interrupt, check_temporaries, check_options, check_schema, check_text, check_scores, check_inspect, check_packed, check_bench, check_bad_input):
         check(program)
     print(f"{len(failures)} failures" if failures else "cli: all as documented")
     return 1 if failures else 0

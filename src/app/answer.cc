@@ -60,9 +60,16 @@ class PartWriter {
 }  // namespace
 
 void watch_interrupts() {
+  static struct sigaction before {};
   struct sigaction action {};
-  action.sa_handler = [](int) { interrupt_flag.store(true); };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // a second Ctrl-C ends the program
+  action.sa_handler = [](int) {
+    interrupt_flag.store(true);
+    ::sigaction(SIGINT, &before, nullptr);  // a second Ctrl-C ends the program
+  };
+  struct sigaction now {};
+  ::sigaction(SIGINT, nullptr, &now);
+  if (now.sa_handler == action.sa_handler) return;  // it watches already
+  before = now;
   ::sigaction(SIGINT, &action, nullptr);
 }
 bool interrupted() { return interrupt_flag.load(); }

@@ -7,6 +7,7 @@
 
 #include "app/bench_options.h"
 #include "app/dialogue.h"
+#include "base/temporary.h"
 #include "base/threads.h"
 #include "qualify/peer.h"
 #include "qualify/trial.h"
@@ -192,7 +193,7 @@ class Comparison {
   LoadedModel& model_;
   Measurement& measurement_;
   SteadyClock clock_;
-  ScratchFolder scratch_;
+  TemporaryFolder scratch_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::vector<std::vector<TokenId>> known_;  // our answers
   std::set<std::pair<size_t, std::string>> compared_;

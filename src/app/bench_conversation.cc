@@ -6,6 +6,7 @@
 
 #include "app/bench_options.h"
 #include "app/dialogue.h"
+#include "base/temporary.h"
 
 namespace foretoken::app {
 namespace {
@@ -81,7 +82,7 @@ class Conversations {
 
   // All turns of one conversation in one arm.
   Status run(size_t script, int arm, int block, int round, bool warm) {
-    const ScratchFolder folder("foretoken-bench");
+    const TemporaryFolder folder("foretoken-bench");
     std::unique_ptr<DiskTier> disk;
     std::unique_ptr<Engine> engine;
     for (size_t t = 0; t < turns_[script].size(); ++t) {

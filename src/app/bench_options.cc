@@ -10,6 +10,7 @@
 #include <iostream>
 
 #include "app/answer.h"
+#include "app/output_paths.h"
 #include "app/progress.h"
 #include "base/file.h"
 
@@ -32,7 +33,8 @@ std::string duration_text(double seconds) {
 }  // namespace
 
 void add_bench_output(CLI::App& command, BenchOutput& output, bool with_json) {
-  command.add_option("--out", output.out, "Folder for the evidence: raw rows, summary, table and page");
+  command.add_option("--out", output.out, "Folder for the evidence: raw rows, summary, table and page")
+      ->check(check_output_folder);
   if (with_json) command.add_flag("--json", output.json, "Print the summary as JSON");
 }
 

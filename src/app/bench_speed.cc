@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "app/bench_options.h"
+#include "app/output_paths.h"
 #include "app/prompt.h"
 
 namespace foretoken::app {
@@ -81,7 +82,8 @@ Command add_bench_speed(CLI::App& bench) {
   app->add_option("--arms", o->arms, "Comma list of auto and \"ROUTE MODE WIDTH\"")->capture_default_str();
   add_trial_blocks(*app, o->blocks, o->warm_blocks);
   app->add_option("--tokens,-n", o->tokens, "Longest answer")->check(CLI::Range(2, 100000))->capture_default_str();
-  app->add_option("--trace", o->trace, "Write all cycles and their phases to a file in Chrome's trace format");
+  app->add_option("--trace", o->trace, "Write all cycles and their phases to a file in Chrome's trace format")
+      ->check(check_output_file);
   app->add_option("--temperature", o->temperature, "0: greedy; otherwise top-k 20, top-p 0.95")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();

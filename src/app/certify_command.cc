@@ -1,7 +1,6 @@
 // foretoken certify: the exactness certificate for this model on this machine. Exit status 0 pass, 1 fail, 3 inconclusive.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <ctime>
@@ -10,7 +9,9 @@
 #include <iostream>
 
 #include "app/commands.h"
+#include "app/output_paths.h"
 #include "app/prompt.h"
+#include "base/temporary.h"
 #include "qualify/certify.h"
 
 namespace foretoken::app {
@@ -22,26 +23,6 @@ struct CertifyCommandOptions {
   int tokens = 160;
   bool quick = false, fail_fast = false;
   std::vector<std::string> parts;
-};
-
-// A folder of this run for entries of the prefix cache; it goes with the object.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::error_code error;
-    std::string name = (std::filesystem::temp_directory_path(error) / "foretoken-certify-XXXXXX").string();
-    if (!error && ::mkdtemp(name.data()) != nullptr) path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;  // what cannot be removed is left to the system
-    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-  }
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }  // empty: there is none
-
- private:
-  std::filesystem::path path_;
 };
 
 // Requests and openings of several kinds; each holds something that repeats, so that copying has work and makes mistakes.
@@ -116,7 +97,7 @@ Result<int> run_certify(const CertifyCommandOptions& o) {
   const SpeculationFlags every{.speculate = o.speculate};
   ASSIGN_OR_RETURN(auto loaded, LoadedModel::load(o.common, &every));
   LoadedModel& model = *loaded;
-  const ScratchFolder scratch;
+  const TemporaryFolder scratch("foretoken-certify");  // for entries of the prefix cache
   CertifyOptions options{.tokens = o.tokens, .quick = o.quick, .fail_fast = o.fail_fast, .folder = scratch.path()};
   ASSIGN_OR_RETURN(options.prompts, make_prompts(model));
   for (const std::string& name : o.parts) {
@@ -160,11 +141,11 @@ Result<int> run_certify(const CertifyCommandOptions& o) {
   if (!o.out.empty()) TRY(write_file_atomically(o.out, dump_json(json, 1) + "\n"));
   if (o.common.json) std::cout << dump_json(json, 1) << "\n";
   else
-    fmt::print("{}{}: {} cells, {} logits, {} tokens and {} states compared; {} tokens drafted, {} rejected; {} preemptions; {} tokens restored\n",
+    fmt::print("{}{}: {} cells, {} logits, {} tokens and {} states compared; {} tokens drafted, {} rejected; {} preemptions; {} tokens restored; on {} {}\n",
                verdict_name(certificate.verdict()), options.parts.empty() ? "" : fmt::format(" of {} alone", fmt::join(part_names(options), ", ")), certificate.cells.size(),
                certificate.total(&CertifyCell::compared_logits), certificate.total(&CertifyCell::compared_tokens), certificate.total(&CertifyCell::compared_states),
                certificate.total(&CertifyCell::drafted), certificate.total(&CertifyCell::rejected), certificate.total(&CertifyCell::preemptions),
-               certificate.total(&CertifyCell::restored_tokens));
+               certificate.total(&CertifyCell::restored_tokens), backend.name, backend.detail);
   for (const std::string& reason : result.absent) log_info(o.common, "not certified: " + reason);
   switch (certificate.verdict()) {
     case Verdict::kPass: return 0;
@@ -180,7 +161,7 @@ Command add_certify(CLI::App& program) {
   auto o = std::make_shared<CertifyCommandOptions>();
   CLI::App* app = program.add_subcommand("certify", "Prove that speculation, lanes, preemption and kept prefixes change nothing: the exactness certificate");
   add_common_options(*app, o->common);
-  app->add_option("--out", o->out, "Write the certificate (JSON) to a file");
+  app->add_option("--out", o->out, "Write the certificate (JSON) to a file")->check(check_output_file);
   app->add_option("--tokens", o->tokens, "Tokens of each answer")->check(CLI::Range(16, 4096))->capture_default_str();
   app->add_flag("--quick", o->quick, "End each cell as soon as it has drafted and rejected enough for a verdict");
   app->add_option("--speculate", o->speculate, "Certify these routes: a comma list of copy, mtp, dflash, grammar")->capture_default_str();

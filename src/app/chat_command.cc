@@ -122,6 +122,7 @@ Result<int> chat(const ChatOptions& o) {
     if (!answer.reasoning.empty()) reply["reasoning_content"] = answer.reasoning;
     messages.push_back(std::move(reply));
   }
+  clear_interrupt();  // an answer was cut, not the program
   return 0;
 }
 

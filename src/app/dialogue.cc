@@ -2,7 +2,6 @@
 #include "app/dialogue.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <chrono>
 #include <thread>
@@ -115,17 +114,6 @@ std::unique_ptr<DiskTier> Dialogue::open_disk(const std::filesystem::path& folde
                          .page_bytes = target_->pages().layout().page_bytes(),
                          .least_gain_tokens = 1},
                         files_, clock_);
-}
-
-ScratchFolder::ScratchFolder(const char* name) {
-  std::error_code error;
-  std::string path = (std::filesystem::temp_directory_path(error) / (std::string(name) + "-XXXXXX")).string();
-  if (!error && ::mkdtemp(path.data()) != nullptr) path_ = path;
-}
-
-ScratchFolder::~ScratchFolder() {
-  std::error_code ignored;  // what cannot be removed is left to the system
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace foretoken::app

@@ -62,17 +62,4 @@ class Dialogue {
   PosixFiles files_;
 };
 
-// A folder of this process that goes with the object.
-class ScratchFolder {
- public:
-  explicit ScratchFolder(const char* name);
-  ~ScratchFolder();
-  ScratchFolder(const ScratchFolder&) = delete;
-  ScratchFolder& operator=(const ScratchFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }  // empty: there is none
-
- private:
-  std::filesystem::path path_;
-};
-
 }  // namespace foretoken::app

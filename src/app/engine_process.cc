@@ -19,12 +19,7 @@ constexpr int kNumericsVersion = 1;  // raised when a rounding or an order of su
 Result<MemoryPlan> plan_of(const ServeOptions& o, const OpenedBundle& opened) {
   ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_bundle(opened.bundle));
   ASSIGN_OR_RETURN(const DraftSettings settings, draft_settings(o.common, o.speculation));
-  EngineMemoryOptions demands;
-  if (o.lanes > 0) demands.lanes = o.lanes;
-  if (o.max_context > 0) demands.context = config.max_positions > 0 ? std::min(o.max_context, config.max_positions) : o.max_context;
-  if (!o.max_memory.empty()) demands.max_memory = *parse_size(o.max_memory);
-  if (!o.cache_ram.empty()) demands.cache_ram = *parse_size(o.cache_ram);
-  if (o.common.prefill_chunk != CommonOptions{}.prefill_chunk) demands.prefill_chunk = o.common.prefill_chunk;
+  const EngineMemoryOptions demands = o.memory.demands(o.common, config);
   ASSIGN_OR_RETURN(BundlePlan planned, plan_bundle(o.common, demands, opened.bundle, config, resolve_drafters(opened.bundle, config, settings), settings));
   if (const auto* refusal = std::get_if<MemoryRefusal>(&planned.memory)) return refusal->error();
   return std::get<MemoryPlan>(std::move(planned.memory));
@@ -35,7 +30,8 @@ EngineOptions engine_options(const ServeOptions& o, const MemoryPlan& plan, Load
   e.lanes = plan.lanes;
   e.max_context = plan.context;
   e.pages = plan.pool_pages;
-  e.queue = o.queue;
+  // The server bounds what runs and waits together. Here a request waits for a moment even where a lane is free.
+  e.queue = o.queue + static_cast<size_t>(plan.lanes);
   e.schedule.decode_share = o.decode_share;
   e.schedule.prefill_chunk = plan.prefill_chunk;
   e.schedule.chunk_beside_decode = std::min(e.schedule.chunk_beside_decode, plan.prefill_chunk);
@@ -100,11 +96,12 @@ OrderedJson memory_json(const MemoryPlan& plan, const EngineStatus& engine, uint
 }
 
 OrderedJson identity(const ServeOptions& o, LoadedModel& model) {
+  const BackendInfo backend = model.backend().info();
   const DraftResolution& drafts = model.drafts()->resolution();
   return {{"model", {{"name", model_name(o, model.bundle())}, {"architecture", model.config().architecture}, {"family", family_name(model.config().family)},
                      {"fingerprint", model.bundle().fingerprint()}, {"load_s", model.load_seconds()}}},
           {"build", {{"version", FORETOKEN_VERSION}, {"compiler", __VERSION__}}},
-          {"backend", {{"requested", o.common.backend}, {"kv_format", o.common.kv_format}}},
+          {"backend", {{"requested", o.common.backend}, {"name", backend.name}, {"kernels", backend.detail}, {"kv_format", o.common.kv_format}}},
           {"numerics", "exact"},
           {"speculation", {{"resolved", drafts.resolved}, {"why", drafts.why}, {"notes", drafts.notes}, {"verify", o.speculation.verify}}}};
 }

@@ -27,7 +27,7 @@ OrderedJson packed_weights(const CommonOptions& o, const Bundle& bundle, const M
 // The plan, or what it lacks.
 Result<OrderedJson> memory(const InspectOptions& o, const Bundle& bundle, const ModelConfig& config, const DraftResolution& drafts,
                            const DraftSettings& settings) {
-  ASSIGN_OR_RETURN(const BundlePlan planned, plan_bundle(o.common, o.memory.demands(o.common), bundle, config, drafts, settings));
+  ASSIGN_OR_RETURN(const BundlePlan planned, plan_bundle(o.common, o.memory.demands(o.common, config), bundle, config, drafts, settings));
   const ModelFootprint& f = planned.footprint;
   OrderedJson j = {{"weights", f.weights + f.mapped}, {"state_per_lane", config.recurrent_bytes_per_lane()}, {"kv_per_token", f.kv_token()}};
   if (const auto* plan = std::get_if<MemoryPlan>(&planned.memory)) {

@@ -7,6 +7,7 @@
 #include <filesystem>
 
 #include "app/progress.h"
+#include "base/threads.h"
 
 namespace foretoken::app {
 namespace {
@@ -104,6 +105,8 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
   const auto begin = std::chrono::steady_clock::now();
   if (options.numerics == "fast")
     log_info(options, "note: --numerics fast has no faster route on this backend; running exact");
+  if (const int processors = usable_processors(); options.threads > processors)
+    log_info(options, fmt::format("note: --threads {} on {} processors: more threads than those only get in each other's way", options.threads, processors));
   DraftSettings settings;
   if (flags) {
     ASSIGN_OR_RETURN(settings, draft_settings(options, *flags));
@@ -112,11 +115,14 @@ Result<std::unique_ptr<LoadedModel>> LoadedModel::load(const CommonOptions& opti
   ASSIGN_OR_RETURN(m->opened_, open_bundle(options));
   ASSIGN_OR_RETURN(m->config_, ModelConfig::from_bundle(m->bundle()));
   ASSIGN_OR_RETURN(m->backend_, make_backend(options));
+  if (!m->backend_->on_host() && options.isa != "auto") log_info(options, "note: --isa chooses kernels of the processor; these are the device's");
   m->packed_cache_ = std::make_unique<PackedCache>(options.packing());
   ProgressLine progress("loading", options.level() != LogLevel::kQuiet);
   const auto show = [&](Weights::Progress p) { progress.show(p.done_bytes, p.total_bytes); };
   ASSIGN_OR_RETURN(m->weights_, Weights::load(m->bundle(), m->config_, *m->backend_, show, m->packed_cache_.get()));
   progress.clear();
+  // Only now is known which of a device's kernels serve these weights.
+  if (const BackendInfo info = m->backend_->info(); !m->backend_->on_host()) log_info(options, fmt::format("note: runs on {} {}", info.name, info.detail));
   const TargetOptions target{.max_rows = std::max(options.prefill_chunk, TargetOptions{}.tape_rows), .kv_format = options.kv()};
   m->target_ = std::make_unique<TargetModel>(m->config_, m->weights_, *m->backend_, target);
   if (flags) {

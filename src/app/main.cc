@@ -6,7 +6,9 @@
 #include <exception>
 #include <new>
 
+#include "app/answer.h"
 #include "app/commands.h"
+#include "base/temporary.h"
 #include "base/threads.h"
 
 namespace {
@@ -27,11 +29,19 @@ void report_usage(const CLI::App& program, int argc, char** argv, std::string wh
   fmt::print(stderr, "foretoken: {} (see {} --help)\n", what, path);
 }
 
+// What a shell expects of a program that was interrupted: the end by the signal itself, once what there was has been printed.
+int ended(int status) {
+  if (!foretoken::app::interrupted()) return status;
+  std::fflush(nullptr);
+  foretoken::end_by_signal(SIGINT);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace foretoken::app;
   std::signal(SIGPIPE, SIG_IGN);
+  foretoken::remove_temporaries_on_signals();
   foretoken::set_float_environment();
   CLI::App program("Foretoken: exact local inference for Qwen3.5, 3.6 and 3.8 hybrid models", "foretoken");
   program.set_version_flag("--version", "foretoken " FORETOKEN_VERSION);
@@ -52,9 +62,9 @@ int main(int argc, char** argv) {
   }
   try {
     for (const Command& command : commands)
-      if (command.app->parsed()) return command.run();
+      if (command.app->parsed()) return ended(command.run());
   } catch (const std::bad_alloc&) {
-    fmt::print(stderr, "foretoken: out of memory; try --kv-format int8, a smaller --prefill-chunk or a smaller model\n");
+    fmt::print(stderr, "foretoken: out of memory (with --backend cuda: the device's); try --kv-format int8, a smaller --prefill-chunk or a smaller model\n");
     return 4;
   } catch (const std::exception& e) {
     fmt::print(stderr, "foretoken: {}\n", e.what());

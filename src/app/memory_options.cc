@@ -1,29 +1,62 @@
 // Flags to demands, and a bundle's headers to a plan.
 #include "app/memory_options.h"
 
+#include <fmt/format.h>
+
 #include "base/machine.h"
 
 namespace foretoken::app {
 
-void add_memory_options(CLI::App& command, MemoryFlags& f) {
-  f.prefill_chunk = command.get_option("--prefill-chunk");
-  command.add_option("--lanes", f.lanes, "Requests that run at once (default: as many as memory allows, up to 4)")->check(CLI::Range(1, 256));
-  command.add_option("--max-context", f.max_context, "Tokens of one request, prompt and answer (default: as memory allows)")->check(CLI::Range(1, 1 << 26));
-  command.add_option("--max-memory", f.max_memory, "What this process may use, such as 24G (default: what the machine and its limits leave)")->check(check_size);
-  command.add_option("--cache-ram", f.cache_ram, "Memory of the prefix cache, such as 4G, or off (default: from what is left)")->check(check_size);
+namespace {
+
+// A turn of a chat takes about 20 tokens before anybody has said anything.
+constexpr int64_t kLeastContext = 64, kMostContext = int64_t{1} << 24;
+
+std::string check_context(const std::string& text) {
+  int64_t tokens = 0;
+  if (CLI::detail::lexical_cast(text, tokens) && (tokens == 0 || (tokens >= kLeastContext && tokens <= kMostContext))) return "";
+  return fmt::format("takes {} to {} tokens, or 0 for what fits, not \"{}\": prompt and answer must find room, and a chat's marks alone take about 20", kLeastContext,
+                     kMostContext, text);
 }
 
-EngineMemoryOptions MemoryFlags::demands(const CommonOptions& common) const {
+}  // namespace
+
+void add_memory_options(CLI::App& command, MemoryFlags& f) {
+  f.prefill_chunk = command.get_option("--prefill-chunk");
+  command.add_option("--lanes", f.lanes, "Requests that run at once (0: what fits, 4 at most)")
+      ->check(CLI::Range(0, 64));
+  command.add_option("--max-context", f.max_context, "Tokens of one request, prompt and answer (0: what fits)")
+      ->check(check_context);
+  command
+      .add_option("--max-memory", f.max_memory,
+                  "What this process may use, such as 24G (default: what the machine and its limits leave)")
+      ->check(check_positive_size);
+  command
+      .add_option("--cache-ram", f.cache_ram,
+                  "Memory of the prefix cache, such as 4G, or off (default: from what is left)")
+      ->check(check_size);
+}
+
+EngineMemoryOptions MemoryFlags::demands(const CommonOptions& common, const ModelConfig& config) const {
   EngineMemoryOptions o;
   if (lanes > 0) o.lanes = lanes;
   if (max_context > 0) o.context = max_context;
+  if (config.max_positions > 0 && max_context > config.max_positions) {
+    log_info(
+        common,
+        fmt::format(
+            "note: --max-context {} is more than the {} positions that the model was made for; those are what it gets",
+            max_context, config.max_positions));
+    o.context = config.max_positions;
+  }
   if (!max_memory.empty()) o.max_memory = *parse_size(max_memory);
   if (!cache_ram.empty()) o.cache_ram = *parse_size(cache_ram);
   if (prefill_chunk && prefill_chunk->count() > 0) o.prefill_chunk = common.prefill_chunk;
   return o;
 }
 
-Result<PackedCache::Found> find_packed_trunk(const CommonOptions& common, const Bundle& bundle, const ModelConfig& config) {
+Result<PackedCache::Found> find_packed_trunk(const CommonOptions& common, const Bundle& bundle,
+                                             const ModelConfig& config) {
   const auto absent = [](const std::string& reason) { return Error{ErrorCode::kNotFound, reason}; };
   const PackedCache cache(common.packing());
   if (common.packing().folder.empty()) return absent("no packed weights are kept");
@@ -31,6 +64,7 @@ Result<PackedCache::Found> find_packed_trunk(const CommonOptions& common, const 
   const auto order = trunk_packing_order(bundle, config);
   if (!order) return absent("the trunk cannot be loaded");
   ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, make_backend(common));
+  if (backend->info().packing.empty()) return absent(fmt::format("the {} backend packs at each load", backend->info().name));
   const auto found = cache.look(bundle, packed_key(kTrunkSet, *backend, *order));
   if (!found) return absent("none, or not known to be of these files; the next load packs or finds them");
   return *found;
@@ -51,7 +85,19 @@ Result<BundlePlan> plan_bundle(const CommonOptions& common, const EngineMemoryOp
                                             {.kv_format = common.kv(), .threads = common.threads > 0 ? common.threads : machine.processors}),
                   .memory = {}};
   plan.memory = plan_memory(machine, plan.footprint, demands);
+  if (auto* fits = std::get_if<MemoryPlan>(&plan.memory); fits && common.backend == "cuda")
+    fits->notes.push_back(fmt::format("with --backend cuda, {:.1f} GiB of this (weights, state, K/V, prefix cache) and working memory lie on the device, whose own size was not "
+                                      "looked at: --lanes, --max-context and --cache-ram bound what it is asked for",
+                                      static_cast<double>(device_bytes(fits->items)) / (uint64_t{1} << 30)));
   return plan;
+}
+
+uint64_t device_bytes(const std::vector<MemoryItem>& items) {
+  uint64_t bytes = 0;
+  for (const MemoryItem& item : items)
+    for (const std::string_view there : {"weights", "weights of drafters", "mapped weights", "recurrent state", "tape", "windows of drafters", "K/V pages", "K/V pages of drafters", "prefix cache"})
+      if (item.name == there) bytes += item.bytes;
+  return bytes;
 }
 
 OrderedJson items_json(const std::vector<MemoryItem>& items) {

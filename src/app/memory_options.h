@@ -16,7 +16,8 @@ struct MemoryFlags {
   std::string max_memory, cache_ram;
   const CLI::Option* prefill_chunk = nullptr;  // whose presence makes it a demand
 
-  EngineMemoryOptions demands(const CommonOptions& common) const;
+  // A context beyond the model's positions becomes those, with a note.
+  EngineMemoryOptions demands(const CommonOptions& common, const ModelConfig& config) const;
 };
 
 // Adds --lanes, --max-context, --max-memory and --cache-ram. `add_common_options` must have been called for `command`.
@@ -29,9 +30,12 @@ struct BundlePlan {
 // Where the trunk's packed weights lie in the cache, when a load will find them there; else an error with the reason.
 Result<PackedCache::Found> find_packed_trunk(const CommonOptions& common, const Bundle& bundle, const ModelConfig& config);
 
-// Reads headers and the machine. The plan is for the host's memory, whatever the backend.
+// Reads headers and the machine. The plan is for the host's memory, whatever the backend; with a device, a note says what that needs.
 Result<BundlePlan> plan_bundle(const CommonOptions& common, const EngineMemoryOptions& demands, const Bundle& bundle, const ModelConfig& config,
                                const DraftResolution& drafts, const DraftSettings& settings);
+
+// Of planned items, those that lie in a device's memory where one computes. The plan itself knows the host's alone.
+uint64_t device_bytes(const std::vector<MemoryItem>& items);
 
 // {"item", "bytes", "kind"} of each.
 OrderedJson items_json(const std::vector<MemoryItem>& items);

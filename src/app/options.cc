@@ -8,9 +8,18 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "app/output_paths.h"
+
 namespace foretoken::app {
 
 namespace fs = std::filesystem;
+
+namespace {
+
+// What is smaller is a number whose unit was forgotten.
+constexpr uint64_t kLeastSize = uint64_t{1} << 20;
+
+}  // namespace
 
 LogLevel CommonOptions::level() const {
   if (log_level == "quiet") return LogLevel::kQuiet;
@@ -37,7 +46,15 @@ std::optional<uint64_t> parse_size(const std::string& text) {
 }
 
 std::string check_size(const std::string& text) {
-  return parse_size(text) ? "" : "takes off, or bytes such as 32G, not \"" + text + "\"";
+  const auto bytes = parse_size(text);
+  if (!bytes) return "takes off, or bytes such as 32G, not \"" + text + "\"";
+  return *bytes == 0 || *bytes >= kLeastSize ? "" : fmt::format("{} are {} bytes, which hold nothing; takes off, or 1M at least", text, *bytes);
+}
+
+std::string check_positive_size(const std::string& text) {
+  const auto bytes = parse_size(text);
+  if (!bytes || *bytes == 0) return "takes bytes such as 32G, not \"" + text + "\"";
+  return *bytes >= kLeastSize ? "" : fmt::format("{} are {} bytes, which hold nothing; takes 1M at least", text, *bytes);
 }
 
 std::string api_key_of_environment() {
@@ -80,7 +97,7 @@ fs::path default_cache_folder() {
 
 void add_common_options(CLI::App& command, CommonOptions& o) {
   command.add_option("--model,-m", o.model, "Folder with safetensors, or a .gguf file (default: the embedded demo model)");
-  command.add_option("--backend", o.backend, "auto, cpu, cuda or reference")
+  command.add_option("--backend", o.backend, "auto (the processor), cpu, cuda or reference")
       ->check(CLI::IsMember({"auto", "cpu", "cuda", "reference"}))->capture_default_str();
   command.add_option("--isa", o.isa, "auto, scalar, avx2 or avx512")
       ->check(CLI::IsMember({"auto", "scalar", "avx2", "avx512"}))->capture_default_str();
@@ -91,7 +108,8 @@ void add_common_options(CLI::App& command, CommonOptions& o) {
   command.add_option("--numerics", o.numerics, "exact (the default and the promise) or fast")
       ->check(CLI::IsMember({"exact", "fast"}))->capture_default_str();
   command.add_option("--draft-model", o.draft_model, "Folder or file of a drafter for this model");
-  command.add_option("--cache-dir", o.cache_dir, "Folder of caches (default: FORETOKEN_CACHE_DIR, or foretoken in XDG_CACHE_HOME or ~/.cache)");
+  command.add_option("--cache-dir", o.cache_dir, "Folder of caches (default: FORETOKEN_CACHE_DIR, or foretoken in XDG_CACHE_HOME or ~/.cache)")
+      ->check(check_cache_folder);
   command.add_option("--packed-cache", o.packed_cache, "What weights kept in the kernels' layout may take on disk, such as 32G, or off")
       ->check(check_size)->capture_default_str();
   command.add_option("--draft-weights", o.draft_weights, "Weights of a block drafter: auto (floats become q8_0), stored, q8_0, q6_k, q5_k, q4_k or iq4_xs")

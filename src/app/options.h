@@ -56,8 +56,9 @@ std::filesystem::path default_cache_folder();
 
 // "off" is 0; a number may end in K, M, G or T. Nothing when it is no size.
 std::optional<uint64_t> parse_size(const std::string& text);
-// A CLI11 check of the same: empty, or what is wrong.
+// CLI11 checks of the same: empty, or what is wrong. Sizes of memory and of caches are 1M at least; "off" is none for the second.
 std::string check_size(const std::string& text);
+std::string check_positive_size(const std::string& text);
 
 // FORETOKEN_API_KEY, or empty.
 std::string api_key_of_environment();
@@ -65,7 +66,7 @@ std::string api_key_of_environment();
 // An executable file of that name in PATH, or empty.
 std::filesystem::path find_program(const std::string& name);
 
-// The backend that `options` ask for. "auto" is the CPU until a GPU backend is present.
+// The backend that `options` ask for. "auto" is the CPU: a GPU gives other bits, so it is asked for by name.
 Result<std::unique_ptr<Backend>> make_backend(const CommonOptions& options);
 
 // One line to stderr, unless the level hides it.

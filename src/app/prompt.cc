@@ -28,7 +28,9 @@ void add_sampling_options(CLI::App& command, SamplingOptions& o) {
   command.add_option("--presence-penalty", o.params.presence_penalty, "Subtracted from tokens of the answer")->capture_default_str();
   command.add_option("--frequency-penalty", o.params.frequency_penalty, "Subtracted per occurrence in the answer")->capture_default_str();
   command.add_option("--seed", o.seed, "Seed of sampled answers (absent: drawn and reported)");
-  command.add_option("--stop", o.stop, "Text that ends the answer (repeatable)")->allow_extra_args(false);
+  command.add_option("--stop", o.stop, "Text that ends the answer (repeatable)")
+      ->check([](const std::string& text) { return text.empty() ? "takes a text of at least one character" : ""; })
+      ->allow_extra_args(false);
   command.add_flag("--ignore-eos", o.ignore_eos, "An end token does not end the answer");
 }
 

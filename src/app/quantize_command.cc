@@ -5,6 +5,7 @@
 
 #include "app/commands.h"
 #include "app/options.h"
+#include "app/output_paths.h"
 #include "app/progress.h"
 #include "base/threads.h"
 #include "model/gguf_export.h"
@@ -42,7 +43,7 @@ Command add_quantize(CLI::App& program) {
   auto o = std::make_shared<QuantizeOptions>();
   CLI::App* app = program.add_subcommand("quantize", "Write a GGUF file of another type");
   app->add_option("source", o->source, "Folder with safetensors, or a .gguf file")->required();
-  app->add_option("destination", o->destination, "The .gguf file to write")->required();
+  app->add_option("destination", o->destination, "The .gguf file to write")->check(check_output_file)->required();
   std::string types;
   for (const std::string_view type : export_types()) types += (types.empty() ? "" : ", ") + std::string(type);
   app->add_option("--type", o->type, "One of " + types)->required();

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <csignal>
 #include <iostream>
 
 #include "app/answer.h"
 #include "app/commands.h"
+#include "app/output_paths.h"
 
 namespace foretoken::app {
 namespace {
@@ -91,15 +91,6 @@ Status check(const RunOptions& o) {
   return {};
 }
 
-// What a shell expects of a program that was interrupted: by the signal itself, once what there was has been printed.
-int finished() {
-  if (!interrupted()) return 0;
-  std::cout << std::flush;
-  std::signal(SIGINT, SIG_DFL);
-  std::raise(SIGINT);
-  return 130;
-}
-
 int run(const RunOptions& o) {
   if (const Status valid = check(o); !valid) return report(valid.error());
   auto loaded = LoadedModel::load(o.common, &o.speculation);
@@ -134,7 +125,7 @@ int run(const RunOptions& o) {
     if (const Status written = trace.write(o.trace); !written) return report(written.error());
   if (!stream) {
     std::cout << dump_json(answer_json(*answer, *prompt, o.speculation, model), 1) << "\n";
-    return finished();
+    return 0;
   }
   if (!text) {
     for (size_t i = 0; i < answer->ids.size(); ++i) std::cout << (i ? "," : "") << answer->ids[i];
@@ -146,7 +137,7 @@ int run(const RunOptions& o) {
     log_info(o.common, fmt::format("{} prompt tokens in {:.3f} s, {} tokens at {:.1f} tokens/s ({}); speculation {}: {:.2f} tokens per cycle",
                                    answer->prompt_tokens, answer->prefill_s, answer->ids.size(), rate, finish_reason_name(answer->reason),
                                    model.drafts()->resolution().resolved, answer->counters.tokens_per_cycle()));
-  return finished();
+  return 0;
 }
 
 }  // namespace
@@ -157,14 +148,14 @@ Command add_run(CLI::App& program) {
   add_common_options(*app, o->common);
   add_sampling_options(*app, o->sampling);
   app->add_option("prompt", o->prompt, "The prompt (standard input when absent)");
-  app->add_option("--prompt-file", o->prompt_file, "Read the prompt from a file");
+  app->add_option("--prompt-file", o->prompt_file, "Read the prompt from a file")->check(CLI::ExistingFile);
   app->add_option("--ids", o->ids, "Raw token ids, comma separated; no template");
   app->add_flag("--raw", o->raw, "No chat template; the text is printed unsplit");
   app->add_option("--system", o->system, "System message");
   app->add_option("--thinking", o->thinking, "on, off or a budget of tokens (default: the template's)");
   add_speculation_options(*app, o->speculation);
-  app->add_option("--trace", o->trace, "Write the cycles and their phases to a file in Chrome's trace format");
-  app->add_option("--json-schema", o->json_schema, "Constrain the answer to a JSON Schema file");
+  app->add_option("--trace", o->trace, "Write the cycles and their phases to a file in Chrome's trace format")->check(check_output_file);
+  app->add_option("--json-schema", o->json_schema, "Constrain the answer to a JSON Schema file")->check(CLI::ExistingFile);
   return {app, [o] { return run(*o); }};
 }
 

@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "app/commands.h"
+#include "app/output_paths.h"
 #include "app/progress.h"
 #include "app/prompt.h"
 #include "decode/generation.h"
@@ -166,7 +167,7 @@ Command add_logits(CLI::App& program) {
   add_common_options(*app, o->common);
   app->add_option("--ids", o->ids, "Token ids, comma separated")->required();
   app->add_option("--last", o->last, "How many of the last positions")->check(CLI::PositiveNumber)->capture_default_str();
-  app->add_option("--out", o->out, "Write a safetensors file instead of JSON");
+  app->add_option("--out", o->out, "Write a safetensors file instead of JSON")->check(check_output_file);
   return {app, runner(&logits, o)};
 }
 
@@ -174,9 +175,11 @@ Command add_perplexity(CLI::App& program) {
   auto o = std::make_shared<PerplexityOptions>();
   CLI::App* app = program.add_subcommand("perplexity", "Mean negative log-likelihood of a text");
   add_common_options(*app, o->common);
-  CLI::Option* file = app->add_option("--file,-f", o->file, "Text file");
+  CLI::Option* file = app->add_option("--file,-f", o->file, "Text file")->check(CLI::ExistingFile);
   app->add_option("--ids", o->ids, "Token ids instead of a file")->excludes(file);
-  app->add_option("--context", o->context, "Tokens per independent window (default: the model's context)")->check(CLI::NonNegativeNumber);
+  app->add_option("--context", o->context, "Tokens per independent window (0: the model's context)")
+      ->check([](const std::string& text) { return text == "1" ? "takes 2 tokens at least: the first of a window has nothing before it" : ""; })
+      ->check(CLI::NonNegativeNumber);
   app->callback([o] {
     if (o->file.empty() && o->ids.empty()) throw CLI::RequiredError("perplexity: --file or --ids");
   });

@@ -47,12 +47,17 @@ std::string program_path() {
   return path.empty() || path.ends_with(" (deleted)") ? "/proc/self/exe" : path;
 }
 
-Result<serve::ServerOptions> server_options(const ServeOptions& o, const Bundle& bundle) {
+// A body of less holds no conversation.
+std::string check_request_size(const std::string& text) {
+  const auto bytes = parse_size(text);
+  return bytes && *bytes >= 1024 ? "" : "takes 1K at least, such as 64M, not \"" + text + "\"";
+}
+
+serve::ServerOptions server_options(const ServeOptions& o, const Bundle& bundle) {
   serve::ServerOptions s;
   s.host = o.host;
   s.port = o.port;
   s.limits.body_bytes = *parse_size(o.max_request);
-  if (s.limits.body_bytes == 0) return Error{ErrorCode::kUsage, "--max-request takes a size such as 64M"};
   s.limits.ingress_bytes = std::max<size_t>(s.limits.ingress_bytes, 2 * s.limits.body_bytes);
   s.limits.connections = o.queue + 1024;
   s.drain_delay_s = o.drain_delay_s;
@@ -75,8 +80,7 @@ int serve_requests(const ServeOptions& o) {
     ASSIGN_OR_RETURN(OpenedBundle opened, open_bundle(o.common));
     ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_bundle(opened.bundle));
     ASSIGN_OR_RETURN(const serve::ModelText text, model_text(opened, config, o.default_thinking));
-    ASSIGN_OR_RETURN(serve::ServerOptions options, server_options(o, opened.bundle));
-    return serve::run_server(text, std::move(options));
+    return serve::run_server(text, server_options(o, opened.bundle));
   };
   const Status status = run();
   return status ? 0 : report(status.error());
@@ -127,16 +131,13 @@ Command add_serve(CLI::App& program) {
   app->add_option("--allowed-host", o->allowed_hosts, "Further name of this server in Host headers, or * (repeatable)")->allow_extra_args(false);
   app->add_option("--allowed-origin", o->allowed_origins, "Origin whose pages may use this server, or * (repeatable)")->allow_extra_args(false);
   app->add_option("--served-model-name", o->names, "Name of the model in the API, * beside it: any name will do (repeatable)")->allow_extra_args(false);
-  app->add_option("--max-context", o->max_context, "Tokens of one request, prompt and answer (0: what fits)")->check(CLI::Range(int64_t{0}, int64_t{1} << 24));
-  app->add_option("--max-memory", o->max_memory, "Memory of the engine, such as 24G (default: what the machine leaves)")->check(check_size);
-  app->add_option("--lanes", o->lanes, "Requests that run at once (0: what fits, 4 at most)")->check(CLI::Range(0, 64));
+  add_memory_options(*app, o->memory);
   app->add_option("--queue", o->queue, "Requests that may wait beside them")->check(CLI::Range(0, 100000))->capture_default_str();
-  app->add_option("--cache-ram", o->cache_ram, "Memory of the prefix cache, such as 4G, or off")->check(check_size);
   app->add_option("--cache-disk", o->cache_disk, "Disk space of the prefix cache, such as 16G, or off")->check(check_size)->capture_default_str();
   app->add_option("--decode-share", o->decode_share, "Share of the time for answers under way while prompts wait")->check(CLI::Range(0.01, 0.99))->capture_default_str();
   app->add_option("--idle-release", o->idle_release_s, "Seconds without a request after which weights and lanes are given back (0: never)")->check(CLI::Range(0.0, 1e9));
   app->add_option("--default-thinking", o->default_thinking, "on, off or a budget of tokens, for requests that do not say (default: the template's)");
-  app->add_option("--max-request", o->max_request, "Largest body of a request")->check(check_size)->capture_default_str();
+  app->add_option("--max-request", o->max_request, "Largest body of a request")->check(check_request_size)->capture_default_str();
   app->add_option("--drain-delay", o->drain_delay_s, "Seconds after SIGTERM in which requests are still taken, while /ready says no")->check(CLI::Range(0.0, 1e4))->capture_default_str();
   app->add_option("--drain-timeout", o->drain_s, "Seconds for answers under way after that")->check(CLI::Range(0.0, 1e6))->capture_default_str();
   app->add_flag("--no-webui", o->no_webui, "No page at /");

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "app/loaded_model.h"
+#include "app/memory_options.h"
 #include "serve/model_text.h"
 
 namespace foretoken::app {
@@ -16,11 +17,8 @@ struct ServeOptions {
   int port = 8000;
   std::string api_key;
   std::vector<std::string> allowed_hosts, allowed_origins, names;
-  int64_t max_context = 0;           // 0: what the model and the memory allow
-  std::string max_memory;            // empty: what the machine leaves
-  int lanes = 0;                     // 0: as many as fit, 4 at most
+  MemoryFlags memory;
   size_t queue = 1024;
-  std::string cache_ram;             // empty: what the memory plan gives
   std::string cache_disk = "off";
   double decode_share = 0.5;
   double idle_release_s = 0;         // 0: never

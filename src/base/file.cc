@@ -17,6 +17,8 @@
 #include <cstring>
 #include <system_error>
 
+#include "base/temporary.h"
+
 namespace foretoken {
 namespace {
 
@@ -127,26 +129,16 @@ Result<std::string> read_file(const std::filesystem::path& path, size_t limit_by
 }
 
 Status write_file_atomically(const std::filesystem::path& path, std::string_view content) {
-  std::string temporary = path.string() + ".XXXXXX";
-  Descriptor file{::mkstemp(temporary.data())};
-  if (file.fd < 0) return io_error(temporary, "create");
+  ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::beside(path));
   size_t done = 0;
   while (done < content.size()) {
-    const ssize_t n = ::write(file.fd, content.data() + done, content.size() - done);
+    const ssize_t n = ::write(file.fd(), content.data() + done, content.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const Error error = io_error(temporary, "write");
-      ::unlink(temporary.c_str());
-      return error;
-    }
+    if (n < 0) return io_error(path, "write");
     done += static_cast<size_t>(n);
   }
-  if (::fchmod(file.fd, 0644) != 0 || ::fsync(file.fd) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
-    const Error error = io_error(path, "write");
-    ::unlink(temporary.c_str());
-    return error;
-  }
-  return {};
+  if (::fchmod(file.fd(), 0644) != 0 || ::fsync(file.fd()) != 0) return io_error(path, "write");
+  return file.publish();
 }
 
 std::string sha256_hex(std::span<const std::byte> bytes) {

@@ -1,6 +1,7 @@
 // The GGUF writer: serialises the plan, streams the data, renames at the end.
 #include "bundle/gguf_writer.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -8,7 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstdlib>
 #include <limits>
 #include <set>
 #include <system_error>
@@ -198,25 +198,18 @@ uint64_t gguf_tensor_bytes(const GgufTensorPlan& tensor) {
   return elements / static_cast<uint64_t>(type->block_elements) * static_cast<uint64_t>(type->block_bytes);
 }
 
-GgufWriter::Temporary::~Temporary() {
-  if (file) std::fclose(file);
-  if (!name.empty()) ::unlink(name.c_str());
-}
-
 Result<GgufWriter> GgufWriter::create(const std::filesystem::path& path, const GgufPlan& plan) {
   if (const std::string reason = objection(plan); !reason.empty())
     return Error{ErrorCode::kUsage, fmt::format("{}: cannot be written: {}", path.string(), reason)};
-  GgufWriter writer;
+  ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::beside(path));
+  GgufWriter writer(std::move(file));
   writer.path_ = path;
-  writer.temporary_ = std::make_unique<Temporary>();
-  std::string name = path.string() + ".XXXXXX";
-  const int fd = ::mkstemp(name.data());
-  if (fd < 0) return io_error(path.string(), "create");
-  writer.temporary_->name = name;
-  writer.temporary_->file = ::fdopen(fd, "wb");
-  if (!writer.temporary_->file) {
-    ::close(fd);
-    return io_error(path.string(), "create");
+  const int fd = ::fcntl(writer.file_.fd(), F_DUPFD_CLOEXEC, 0);
+  if (fd >= 0) writer.stream_.reset(::fdopen(fd, "wb"));
+  if (!writer.stream_) {
+    const Error error = io_error(path.string(), "create");
+    if (fd >= 0) ::close(fd);
+    return error;
   }
   const std::string header = header_bytes(plan);
   writer.file_bytes_ = header.size();
@@ -230,7 +223,7 @@ Result<GgufWriter> GgufWriter::create(const std::filesystem::path& path, const G
 }
 
 Status GgufWriter::put(const void* data, size_t size) {
-  if (size > 0 && std::fwrite(data, 1, size, temporary_->file) != size) return io_error(path_.string(), "write");
+  if (size > 0 && std::fwrite(data, 1, size, stream_.get()) != size) return io_error(path_.string(), "write");
   position_ += size;
   return {};
 }
@@ -247,7 +240,7 @@ Status GgufWriter::pad() {
 }
 
 Status GgufWriter::append(std::span<const std::byte> data) {
-  CHECK(temporary_ != nullptr);
+  CHECK(stream_ != nullptr);
   if (data.empty()) return {};
   CHECK(current_ < tensor_bytes_.size());
   CHECK(data.size() <= tensor_bytes_[current_] - written_);
@@ -257,16 +250,13 @@ Status GgufWriter::append(std::span<const std::byte> data) {
 }
 
 Status GgufWriter::finish() {
-  CHECK(temporary_ != nullptr);
+  CHECK(stream_ != nullptr);
   CHECK(current_ == tensor_bytes_.size());
   CHECK(position_ == file_bytes_);
-  const int fd = ::fileno(temporary_->file);
-  if (std::fflush(temporary_->file) != 0 || ::fchmod(fd, 0644) != 0 || ::fsync(fd) != 0 ||
-      ::rename(temporary_->name.c_str(), path_.c_str()) != 0)
+  if (std::fflush(stream_.get()) != 0 || ::fchmod(file_.fd(), 0644) != 0 || ::fsync(file_.fd()) != 0)
     return io_error(path_.string(), "write");
-  temporary_->name.clear();
-  temporary_.reset();
-  return {};
+  stream_.reset();
+  return file_.publish();
 }
 
 }  // namespace foretoken

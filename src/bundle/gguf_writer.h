@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/temporary.h"
 #include "bundle/bundle.h"
 
 namespace foretoken {
@@ -51,22 +52,19 @@ class GgufWriter {
   Status finish();
 
   GgufWriter(GgufWriter&&) noexcept = default;
-  GgufWriter& operator=(GgufWriter&&) noexcept = default;
   ~GgufWriter() = default;
 
  private:
-  // The open temporary file; removed by the destructor unless it was renamed.
-  struct Temporary {
-    std::FILE* file = nullptr;
-    std::string name;
-    ~Temporary();
+  struct CloseStream {
+    void operator()(std::FILE* stream) const { std::fclose(stream); }
   };
-  GgufWriter() = default;
+  explicit GgufWriter(TemporaryFile file) : file_(std::move(file)) {}
   Status put(const void* data, size_t size);
   Status pad();
 
   std::filesystem::path path_;
-  std::unique_ptr<Temporary> temporary_;
+  TemporaryFile file_;
+  std::unique_ptr<std::FILE, CloseStream> stream_;  // buffers what goes to the file; null once finished
   std::vector<uint64_t> tensor_bytes_;
   size_t current_ = 0;     // tensor being written
   uint64_t written_ = 0;   // its bytes so far

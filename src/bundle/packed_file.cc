@@ -107,33 +107,20 @@ std::span<const std::byte> PackedFile::operator[](size_t index) const {
 // ---- Writing
 
 Result<PackedFileWriter> PackedFileWriter::create(const fs::path& path, std::string key) {
-  PackedFileWriter writer;
+  ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::beside(path));
+  if (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) return io_error(path.string(), "lock");
+  PackedFileWriter writer(std::move(file));
   writer.path_ = path;
   writer.key_ = std::move(key);
-  std::string name = path.string() + ".XXXXXX";
-  writer.fd_ = ::mkostemp(name.data(), O_CLOEXEC);
-  if (writer.fd_ < 0) return io_error(name, "create");
-  writer.temporary_ = name;
-  if (::flock(writer.fd_, LOCK_EX | LOCK_NB) != 0) return io_error(name, "lock");
   writer.pending_.reserve(kChecksumChunk);
   return writer;
 }
 
-PackedFileWriter::PackedFileWriter(PackedFileWriter&& other) noexcept
-    : path_(std::move(other.path_)), temporary_(std::exchange(other.temporary_, {})), key_(std::move(other.key_)),
-      fd_(std::exchange(other.fd_, -1)), pending_(std::move(other.pending_)), written_(other.written_),
-      entries_(std::move(other.entries_)), chunks_(std::move(other.chunks_)) {}
-
-PackedFileWriter::~PackedFileWriter() {
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
-  if (fd_ >= 0) ::close(fd_);
-}
-
 Status PackedFileWriter::write_pending() {
   for (size_t done = 0; done < pending_.size();) {
-    const ssize_t n = ::write(fd_, pending_.data() + done, pending_.size() - done);
+    const ssize_t n = ::write(file_.fd(), pending_.data() + done, pending_.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return io_error(temporary_, "write");
+    if (n < 0) return io_error(path_.string(), "write");
     done += static_cast<size_t>(n);
   }
   written_ += pending_.size();
@@ -181,9 +168,8 @@ Status PackedFileWriter::finish() {
 }
 
 Status PackedFileWriter::publish() {
-  if (::fsync(fd_) != 0 || ::rename(temporary_.c_str(), path_.c_str()) != 0) return io_error(path_.string(), "write");
-  temporary_.clear();
-  return {};
+  if (::fsync(file_.fd()) != 0) return io_error(path_.string(), "write");
+  return file_.publish();
 }
 
 void PackedFileWriter::remove_abandoned(const fs::path& folder) {

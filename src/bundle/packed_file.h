@@ -11,6 +11,7 @@
 
 #include "base/file.h"
 #include "base/result.h"
+#include "base/temporary.h"
 
 namespace foretoken {
 
@@ -41,9 +42,9 @@ class PackedFile {
 class PackedFileWriter {
  public:
   static Result<PackedFileWriter> create(const std::filesystem::path& path, std::string key);
-  PackedFileWriter(PackedFileWriter&& other) noexcept;
+  PackedFileWriter(PackedFileWriter&&) noexcept = default;
   PackedFileWriter& operator=(PackedFileWriter&&) = delete;
-  ~PackedFileWriter();
+  ~PackedFileWriter() = default;
 
   Status add(std::span<const std::byte> matrix);
   // Writes the table. Nothing may be added afterwards.
@@ -58,13 +59,13 @@ class PackedFileWriter {
   static void remove_abandoned(const std::filesystem::path& folder);
 
  private:
-  PackedFileWriter() = default;
+  explicit PackedFileWriter(TemporaryFile file) : file_(std::move(file)) {}
   Status append(std::span<const std::byte> bytes);
   Status write_pending();
 
   std::filesystem::path path_;
-  std::string temporary_, key_;
-  int fd_ = -1;  // holds a lock on the temporary file: that is how others know that its writer lives
+  std::string key_;
+  TemporaryFile file_;  // locked: that is how others know that its writer lives
   std::vector<std::byte> pending_;  // less than a chunk
   uint64_t written_ = 0;
   std::vector<uint64_t> entries_;  // offset, bytes

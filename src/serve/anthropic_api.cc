@@ -6,6 +6,14 @@
 namespace foretoken::serve {
 namespace {
 
+// The type of a block.
+ApiResult<std::string> type_of(const OrderedJson& block, const std::string& name) {
+  if (!block.is_object()) return ApiError::invalid(name, name + " must be an object with a type");
+  const OrderedJson type = block.value("type", OrderedJson());
+  if (!type.is_string()) return ApiError::invalid(name + ".type", name + ".type must be a string");
+  return type.get<std::string>();
+}
+
 ApiResult<std::string> read_text_blocks(const OrderedJson& content, const std::string& name) {
   if (content.is_null()) return std::string();
   if (content.is_string()) return content.get<std::string>();
@@ -13,9 +21,8 @@ ApiResult<std::string> read_text_blocks(const OrderedJson& content, const std::s
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string block_name = fmt::format("{}[{}]", name, i);
-    const OrderedJson type = content[i].is_object() ? content[i].value("type", OrderedJson()) : OrderedJson();
-    if (!type.is_string()) return ApiError::invalid(block_name, block_name + " must be an object with a type");
-    if (type != "text") return ApiError::unsupported(block_name + ".type", fmt::format("{}: blocks of type \"{}\" are not supported; this server reads text only", block_name, type.get<std::string>()));
+    ASSIGN_OR_RETURN(const std::string type, type_of(content[i], block_name));
+    if (type != "text") return ApiError::unsupported(block_name + ".type", fmt::format("{}: blocks of type \"{}\" are not supported; this server reads text only", block_name, type));
     const OrderedJson piece = content[i].value("text", OrderedJson());
     if (!piece.is_string()) return ApiError::invalid(block_name + ".text", block_name + ".text must be a string");
     text += (i ? "\n" : "") + piece.get<std::string>();
@@ -29,8 +36,7 @@ class BlockReader {
   BlockReader(std::string role, OrderedJson& out) : role_(std::move(role)), out_(out) {}
 
   ApiStatus read(const OrderedJson& block, const std::string& name) {
-    const OrderedJson type = block.is_object() ? block.value("type", OrderedJson()) : OrderedJson();
-    if (!type.is_string()) return ApiError::invalid(name, name + " must be an object with a type");
+    ASSIGN_OR_RETURN(const std::string type, type_of(block, name));
     const bool assistant = role_ == "assistant";
     if (type == "text") return add_text(block.value("text", OrderedJson()), name + ".text");
     if (type == "thinking" && assistant) {
@@ -42,7 +48,7 @@ class BlockReader {
     if (type == "redacted_thinking" && assistant) return {};
     if (type == "tool_use" && assistant) return add_call(block, name);
     if (type == "tool_result" && !assistant) return add_result(block, name);
-    return ApiError::unsupported(name + ".type", fmt::format("{}: blocks of type \"{}\" are not supported in a message of the {}", name, type.get<std::string>(), role_));
+    return ApiError::unsupported(name + ".type", fmt::format("{}: blocks of type \"{}\" are not supported in a message of the {}", name, type, role_));
   }
 
   void finish(bool whole) {
@@ -67,16 +73,22 @@ class BlockReader {
     const OrderedJson function = block.value("name", OrderedJson()), input = block.value("input", OrderedJson::object());
     if (!function.is_string()) return ApiError::invalid(name + ".name", name + ".name must be a string");
     if (!input.is_object()) return ApiError::invalid(name + ".input", name + ".input must be an object");
-    calls_.push_back({{"id", block.value("id", OrderedJson(""))}, {"type", "function"}, {"function", {{"name", function}, {"arguments", input}}}});
+    Fields fields(block, name + ".");
+    const auto id = fields.text("id");
+    if (!fields.ok()) return *fields.error();
+    calls_.push_back({{"id", id.value_or("")}, {"type", "function"}, {"function", {{"name", function}, {"arguments", input}}}});
     return {};
   }
   ApiStatus add_result(const OrderedJson& block, const std::string& name) {
     auto text = read_text_blocks(block.value("content", OrderedJson()), name + ".content");
     if (!text) return text.error();
+    Fields fields(block, name + ".");
+    const auto id = fields.text("tool_use_id");
+    const auto failed = fields.boolean("is_error");
+    if (!fields.ok()) return *fields.error();
     finish(false);  // text before a result keeps its place
     had_result_ = true;
-    const bool failed = block.value("is_error", OrderedJson(false)) == OrderedJson(true);
-    out_.push_back({{"role", "tool"}, {"tool_call_id", block.value("tool_use_id", OrderedJson(""))}, {"content", (failed ? "Error: " : "") + *text}});
+    out_.push_back({{"role", "tool"}, {"tool_call_id", id.value_or("")}, {"content", (failed.value_or(false) ? "Error: " : "") + *text}});
     return {};
   }
 
@@ -145,7 +157,9 @@ void read_anthropic_tools(Fields& f, GenerationSpec& spec, Conversation& convers
       const OrderedJson schema = tool.value("input_schema", OrderedJson());
       if (!schema.is_object()) return f.fail(ApiError::invalid(name + ".input_schema", name + ".input_schema must be a JSON Schema object"));
       OrderedJson function = {{"name", tool["name"]}};
-      if (tool.contains("description")) function["description"] = tool["description"];
+      Fields t(tool, name + ".");
+      if (const auto description = t.text("description")) function["description"] = *description;
+      if (!t.ok()) return f.fail(*t.error());
       function["parameters"] = schema;
       conversation.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }

@@ -33,9 +33,9 @@ std::string_view anthropic_type(int status) {
 Dialect dialect_of(std::string_view path) { return path.starts_with("/v1/messages") ? Dialect::kAnthropic : Dialect::kOpenAi; }
 
 OrderedJson error_json(const ApiError& error, Dialect dialect) {
-  if (dialect == Dialect::kAnthropic)
-    return {{"type", "error"}, {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}, {"code", error.code}}}};
   const OrderedJson param = error.param.empty() ? OrderedJson(nullptr) : OrderedJson(error.param);
+  if (dialect == Dialect::kAnthropic)
+    return {{"type", "error"}, {"error", {{"type", anthropic_type(error.status)}, {"message", error.message}, {"param", param}, {"code", error.code}}}};
   return {{"error", {{"message", error.message}, {"type", openai_type(error.status)}, {"param", param}, {"code", error.code}}}};
 }
 

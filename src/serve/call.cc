@@ -114,6 +114,10 @@ void Call::on_event(size_t choice, const EngineEvent& event) {
   if (event.kind == EngineEvent::Kind::kFailed) {
     cancel_all();
     ApiError error = api_error(event.error);
+    if (event.of_grammar) {  // made of the tools where they bind the answer, else of the format
+      error.param = facts_.spec.format ? facts_.spec.names.grammar : "tools";
+      error.message = error.param + ": " + error.message;
+    }
     if (event.engine_lost) error = {503, "engine_recovering", event.error.message, "", 1};
     return fail(error);
   }

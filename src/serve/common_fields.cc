@@ -62,6 +62,7 @@ void read_sampling_fields(Fields& f, GenerationSpec& spec) {
 void read_stop(Fields& f, std::string_view name, GenerationSpec& spec) {
   const OrderedJson* stop = f.find(name);
   if (!stop) return;
+  spec.names.stop = f.full_name(name);
   const auto mistake = [&] {
     f.fail(ApiError::invalid(f.full_name(name), fmt::format("{} must be a text, or up to {} texts, none of them empty", f.full_name(name), kMostStops)));
   };
@@ -77,6 +78,7 @@ void read_stop(Fields& f, std::string_view name, GenerationSpec& spec) {
 
 void read_format(Fields& f, const OrderedJson* format, const std::string& name, bool schema_inside, GenerationSpec& spec) {
   if (!format) return;
+  spec.names.format = spec.names.grammar = name;
   if (!format->is_object()) return f.fail(ApiError::invalid(name, name + " must be an object"));
   Fields g(*format, name + ".");
   const auto type = g.one_of("type", {"text", "json_object", "json_schema", "regex"});
@@ -86,13 +88,15 @@ void read_format(Fields& f, const OrderedJson* format, const std::string& name, 
     const auto pattern = g.text("pattern");
     if (g.ok() && !pattern) g.fail(ApiError::invalid(name + ".pattern", name + ".pattern is missing"));
     if (g.ok()) spec.format = GrammarSpec{.kind = GrammarSpec::Kind::kRegex, .regex = *pattern};
+    spec.names.grammar += ".pattern";
   }
   if (g.ok() && *type == "json_schema") {
+    spec.names.grammar += schema_inside ? ".json_schema.schema" : ".schema";
     const OrderedJson* holder = schema_inside ? g.object("json_schema") : format;
     if (g.ok() && !holder) g.fail(ApiError::invalid(name + ".json_schema", name + ".json_schema is missing"));
     const auto schema = holder && g.ok() ? holder->find("schema") : OrderedJson::const_iterator();
     if (g.ok() && (schema == holder->end() || !(schema->is_object() || schema->is_boolean())))
-      g.fail(ApiError::invalid(name + (schema_inside ? ".json_schema.schema" : ".schema"), name + (schema_inside ? ".json_schema" : "") + ".schema must be a JSON Schema object"));
+      g.fail(ApiError::invalid(spec.names.grammar, spec.names.grammar + " must be a JSON Schema object"));
     if (g.ok()) spec.format = GrammarSpec{.kind = GrammarSpec::Kind::kJsonSchema, .schema = *schema};
   }
   if (!g.ok()) f.fail(*g.error());
@@ -144,6 +148,11 @@ std::optional<OrderedJson> read_tool(Fields& f, const OrderedJson& tool, const s
   function.erase("type");
   const auto text = function.find("name");
   if (text == function.end() || !text->is_string() || text->get_ref<const std::string&>().empty()) return mistake(inner + ".name", "must be a name");
+  for (const auto& [field, what] : {std::pair{"description", "must be a string"}, {"strict", "must be true or false"}}) {
+    const auto given = function.find(field);
+    if (given == function.end() || given->is_null()) continue;
+    if (field == std::string_view("strict") ? !given->is_boolean() : !given->is_string()) return mistake(inner + "." + field, what);
+  }
   const auto parameters = function.find("parameters");
   if (parameters != function.end() && !parameters->is_object() && !parameters->is_null()) return mistake(inner + ".parameters", "must be a JSON Schema object");
   return OrderedJson{{"type", "function"}, {"function", std::move(function)}};
@@ -152,8 +161,12 @@ std::optional<OrderedJson> read_tool(Fields& f, const OrderedJson& tool, const s
 // Functions of one server, as agents group them: the model sees them under joined names.
 bool read_namespace(Fields& f, const OrderedJson& space, const std::string& name, GenerationSpec& spec, Conversation& conversation) {
   const OrderedJson of = space.value("name", OrderedJson()), tools = space.value("tools", OrderedJson());
-  if (!of.is_string() || of.get_ref<const std::string&>().empty() || !tools.is_array()) {
-    f.fail(ApiError::invalid(name, name + " must have a name and a list of tools"));
+  if (!of.is_string() || of.get_ref<const std::string&>().empty()) {
+    f.fail(ApiError::invalid(name + ".name", name + ".name must be a name"));
+    return false;
+  }
+  if (!tools.is_array()) {
+    f.fail(ApiError::invalid(name + ".tools", name + ".tools must be an array"));
     return false;
   }
   for (size_t i = 0; i < tools.size(); ++i) {

@@ -168,8 +168,8 @@ class Host {
   // The end of a request that never reached the engine.
   void send_cancelled(EngineRequestId id) { channel_.send(event_message(id, {.kind = EngineEvent::Kind::kFinished, .reason = "cancelled", .facts = OrderedJson::object()})); }
 
-  void refuse(EngineRequestId id, const Error& error) {
-    channel_.send(event_message(id, {.kind = EngineEvent::Kind::kFailed, .error = error}));
+  void refuse(EngineRequestId id, const Error& error, bool of_grammar = false) {
+    channel_.send(event_message(id, {.kind = EngineEvent::Kind::kFailed, .error = error, .of_grammar = of_grammar}));
   }
 
   void submit(const Json& message) {
@@ -187,7 +187,7 @@ class Host {
   }
   void take(RuleWorker::Made made) {
     const Preparation preparation = in_preparation_.extract(made.id).mapped();
-    if (!made.rules) return refuse(made.id, made.rules.error());
+    if (!made.rules) return refuse(made.id, made.rules.error(), true);
     if (preparation.cancelled) return send_cancelled(made.id);
     submit(made.id, make_request(std::move(made.submission), *std::move(made.rules), preparation.arrival));
   }

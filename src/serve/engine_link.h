@@ -57,6 +57,7 @@ struct EngineEvent {
   // kFailed: the last event too.
   Error error{ErrorCode::kIo, ""};
   bool engine_lost = false;   // the engine died, or is not there
+  bool of_grammar = false;    // the submission's grammar is what cannot be followed
 };
 
 // What the engine says of itself when it is ready.

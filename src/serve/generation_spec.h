@@ -25,7 +25,14 @@ using PromptInput = std::variant<Conversation, std::string, std::vector<TokenId>
 
 enum class ToolUse : uint8_t { kNone, kAuto, kRequired };
 
+// Fields of the request as its API spells them, for errors that are found after it was read.
+struct FieldNames {
+  std::string input = "messages", max_tokens = "max_tokens", stop = "stop";
+  std::string format = "response_format", grammar;  // the second: of what the first holds, "response_format.json_schema.schema"
+};
+
 struct GenerationSpec {
+  FieldNames names;
   std::string model;                 // as the request names it
   std::vector<PromptInput> prompts;  // one, but for completions
   SamplingParams sampling;

@@ -142,6 +142,7 @@ Json event_message(EngineRequestId id, const EngineEvent& e) {
     case EngineEvent::Kind::kFailed:
       j["c"] = static_cast<int>(e.error.code);
       j["m"] = e.error.message;
+      j["g"] = e.of_grammar;
       break;
   }
   return j;
@@ -171,6 +172,7 @@ Result<EngineEvent> read_event(const Json& j) {
         break;
       case EngineEvent::Kind::kFailed:
         e.error = {static_cast<ErrorCode>(j.at("c").get<int>()), j.at("m").get<std::string>()};
+        e.of_grammar = j.at("g").get<bool>();
         break;
     }
     return e;

@@ -9,7 +9,8 @@ namespace {
 constexpr size_t kMostMessages = 100'000;
 constexpr size_t kMostPrompts = 256;
 
-// Text of a message's content: a string, nothing, or parts of text.
+}  // namespace
+
 ApiResult<std::string> read_content(const OrderedJson* content, const std::string& name) {
   if (!content || content->is_null()) return std::string();
   if (content->is_string()) return content->get<std::string>();
@@ -19,7 +20,8 @@ ApiResult<std::string> read_content(const OrderedJson* content, const std::strin
   for (size_t i = 0; i < content->size(); ++i) {
     const OrderedJson& part = (*content)[i];
     const std::string part_name = fmt::format("{}[{}]", name, i);
-    if (!part.is_object() || !part.value("type", OrderedJson()).is_string()) return ApiError::invalid(part_name, part_name + " must be an object with a type");
+    if (!part.is_object()) return ApiError::invalid(part_name, part_name + " must be an object with a type");
+    if (!part.value("type", OrderedJson()).is_string()) return ApiError::invalid(part_name + ".type", part_name + ".type must be a string");
     const std::string type = part["type"].get<std::string>();
     if (type != "text" && type != "input_text" && type != "output_text" && type != "refusal")
       return ApiError::unsupported(part_name + ".type", fmt::format("{}: parts of type \"{}\" are not supported; this server reads text only", part_name, type));
@@ -32,26 +34,34 @@ ApiResult<std::string> read_content(const OrderedJson* content, const std::strin
   return text;
 }
 
+namespace {
+
 ApiResult<OrderedJson> read_tool_calls(const OrderedJson& calls, const std::string& name) {
   if (!calls.is_array()) return ApiError::invalid(name, name + " must be an array");
   OrderedJson out = OrderedJson::array();
   for (size_t i = 0; i < calls.size(); ++i) {
-    const std::string inner = fmt::format("{}[{}].function", name, i);
-    const OrderedJson function = calls[i].is_object() ? calls[i].value("function", OrderedJson()) : OrderedJson();
-    if (!function.is_object() || !function.value("name", OrderedJson()).is_string()) return ApiError::invalid(inner, inner + " must be an object with a name");
+    const std::string outer = fmt::format("{}[{}]", name, i), inner = outer + ".function";
+    if (!calls[i].is_object()) return ApiError::invalid(outer, outer + " must be an object");
+    const OrderedJson function = calls[i].value("function", OrderedJson());
+    if (!function.is_object()) return ApiError::invalid(inner, inner + " must be an object with a name");
+    if (!function.value("name", OrderedJson()).is_string()) return ApiError::invalid(inner + ".name", inner + ".name must be a string");
     const OrderedJson arguments = function.value("arguments", OrderedJson::object());
     if (!arguments.is_string() && !arguments.is_object() && !arguments.is_null()) return ApiError::invalid(inner + ".arguments", inner + ".arguments must be a JSON text");
     OrderedJson call = {{"type", "function"},
                         {"function", {{"name", function["name"]},
                                       {"arguments", arguments.is_string() ? arguments_object(arguments.get<std::string>())
                                                     : arguments.is_null() ? OrderedJson::object() : arguments}}}};
-    if (calls[i].contains("id")) call["id"] = calls[i]["id"];
+    Fields c(calls[i], outer + ".");
+    if (const auto id = c.text("id")) call["id"] = *id;
+    if (!c.ok()) return *c.error();
     out.push_back(std::move(call));
   }
   return out;
 }
 
-ApiResult<OrderedJson> read_message(const OrderedJson& message, const std::string& name) {
+}  // namespace
+
+ApiResult<OrderedJson> read_chat_message(const OrderedJson& message, const std::string& name) {
   if (!message.is_object()) return ApiError::invalid(name, name + " must be an object");
   const OrderedJson role = message.value("role", OrderedJson());
   if (!role.is_string()) return ApiError::invalid(name + ".role", name + ".role is missing");
@@ -64,9 +74,10 @@ ApiResult<OrderedJson> read_message(const OrderedJson& message, const std::strin
   auto text = read_content(content == message.end() ? nullptr : &*content, name + ".content");
   if (!text) return text.error();
   OrderedJson out = {{"role", kind}, {"content", *std::move(text)}};
+  Fields m(message, name + ".");
   if (kind == "assistant") {
     for (const char* field : {"reasoning_content", "reasoning"})
-      if (message.contains(field) && message[field].is_string() && !out.contains("reasoning_content")) out["reasoning_content"] = message[field];
+      if (const auto reasoning = m.text(field); reasoning && !out.contains("reasoning_content")) out["reasoning_content"] = *reasoning;
     if (message.contains("tool_calls") && !message["tool_calls"].is_null()) {
       auto calls = read_tool_calls(message["tool_calls"], name + ".tool_calls");
       if (!calls) return calls.error();
@@ -76,9 +87,12 @@ ApiResult<OrderedJson> read_message(const OrderedJson& message, const std::strin
       return ApiError::unsupported(name + ".function_call", name + ".function_call is the old form; use tool_calls");
   }
   for (const char* field : {"name", "tool_call_id"})
-    if (message.contains(field) && message[field].is_string()) out[field] = message[field];
+    if (const auto value = m.text(field)) out[field] = *value;
+  if (!m.ok()) return *m.error();
   return out;
 }
+
+namespace {
 
 void read_logprobs(Fields& f, GenerationSpec& spec) {
   const auto wanted = f.boolean("logprobs");
@@ -118,7 +132,7 @@ OrderedJson arguments_object(const std::string& text) {
 ApiResult<OrderedJson> read_chat_messages(const OrderedJson& messages, const std::string& name) {
   OrderedJson out = OrderedJson::array();
   for (size_t i = 0; i < messages.size(); ++i) {
-    auto message = read_message(messages[i], fmt::format("{}[{}]", name, i));
+    auto message = read_chat_message(messages[i], fmt::format("{}[{}]", name, i));
     if (!message) return message.error();
     // Templates know one system message, at the beginning: those that open a conversation become one.
     if (!out.empty() && out.size() == 1 && out[0]["role"] == "system" && (*message)["role"] == "system") {
@@ -143,7 +157,10 @@ ApiResult<GenerationSpec> read_chat_request(const OrderedJson& body, const Gener
   read_logprobs(f, spec);
   read_stream_options(f, spec);
   for (const char* name : {"max_tokens", "max_completion_tokens"})
-    if (const auto v = f.integer(name, 1, INT64_MAX)) spec.max_tokens = *v;
+    if (const auto v = f.integer(name, 1, INT64_MAX)) {
+      spec.max_tokens = *v;
+      spec.names.max_tokens = name;
+    }
   read_format(f, f.find("response_format"), "response_format", true, spec);
   read_thinking(f, spec, conversation);
   read_tools(f, false, spec, conversation);
@@ -195,6 +212,7 @@ ApiResult<std::vector<PromptInput>> read_prompts(const OrderedJson* prompt) {
 ApiResult<GenerationSpec> read_completion_request(const OrderedJson& body, const GenerationDefaults& defaults) {
   Fields f(body);
   GenerationSpec spec = fresh_spec(defaults);
+  spec.names.input = "prompt";
   read_model(f, spec);
   auto prompts = read_prompts(f.find("prompt"));
   if (!prompts) return prompts.error();

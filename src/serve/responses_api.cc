@@ -16,10 +16,12 @@ OrderedJson& open_turn(OrderedJson& out) {
 
 ApiStatus add_reasoning(const OrderedJson& item, const std::string& name, OrderedJson& out) {
   std::string text;
+  Fields fields(item, name + ".");
   for (const char* field : {"content", "summary"}) {
-    const OrderedJson parts = item.value(field, OrderedJson());
-    if (!parts.is_array() || !text.empty()) continue;
-    for (const OrderedJson& part : parts) {
+    const OrderedJson* parts = fields.array(field);
+    if (!fields.ok()) return *fields.error();
+    if (!parts || !text.empty()) continue;
+    for (const OrderedJson& part : *parts) {
       if (!part.is_object() || !part.value("text", OrderedJson()).is_string()) return ApiError::invalid(name + "." + field, name + "." + field + " must be a list of texts");
       text += part["text"].get<std::string>();
     }
@@ -32,28 +34,29 @@ ApiStatus add_reasoning(const OrderedJson& item, const std::string& name, Ordere
 }
 
 ApiStatus add_call(const OrderedJson& item, const std::string& name, OrderedJson& out) {
-  OrderedJson function = item.value("name", OrderedJson());
-  if (const OrderedJson space = item.value("namespace", OrderedJson()); space.is_string() && function.is_string())
-    function = joined_tool_name(space.get<std::string>(), function.get<std::string>());
-  const OrderedJson arguments = item.value("arguments", OrderedJson(""));
-  if (!function.is_string() || !arguments.is_string()) return ApiError::invalid(name, name + " must have a name and arguments as a JSON text");
-  open_turn(out)["tool_calls"].push_back({{"id", item.value("call_id", OrderedJson(""))}, {"type", "function"},
-                                          {"function", {{"name", function}, {"arguments", arguments_object(arguments.get<std::string>())}}}});
+  Fields fields(item, name + ".");
+  const auto own = fields.text("name"), space = fields.text("namespace"), id = fields.text("call_id"), arguments = fields.text("arguments");
+  if (fields.ok() && !own) return ApiError::invalid(name + ".name", name + ".name is missing");
+  if (!fields.ok()) return *fields.error();
+  open_turn(out)["tool_calls"].push_back({{"id", id.value_or("")}, {"type", "function"},
+                                          {"function", {{"name", space ? joined_tool_name(*space, *own) : *own}, {"arguments", arguments_object(arguments.value_or(""))}}}});
   return {};
 }
 
 ApiStatus add_output(const OrderedJson& item, const std::string& name, OrderedJson& out) {
-  const OrderedJson output = item.value("output", OrderedJson());
-  const auto read = read_chat_messages(OrderedJson::array({{{"role", "tool"}, {"content", output}, {"tool_call_id", item.value("call_id", OrderedJson(""))}}}), name);
-  if (!read) return ApiError::invalid(name + ".output", name + ".output must be a text or a list of text parts");
-  out.push_back((*read)[0]);
+  Fields fields(item, name + ".");
+  const auto id = fields.text("call_id");
+  if (!fields.ok()) return *fields.error();
+  auto text = read_content(fields.find("output"), name + ".output");
+  if (!text) return text.error();
+  out.push_back({{"role", "tool"}, {"content", *std::move(text)}, {"tool_call_id", id.value_or("")}});
   return {};
 }
 
 ApiStatus add_message(const OrderedJson& item, const std::string& name, OrderedJson& out) {
-  auto read = read_chat_messages(OrderedJson::array({item}), name);
+  auto read = read_chat_message(item, name);
   if (!read) return read.error();
-  OrderedJson message = (*read)[0];
+  OrderedJson message = *std::move(read);
   if (message["role"] == "assistant" && !out.empty() && out.back()["role"] == "assistant" && out.back()["content"] == "" && !out.back().contains("tool_calls"))
     out.back()["content"] = message["content"];  // its reasoning came as the item before
   else out.push_back(std::move(message));
@@ -103,6 +106,9 @@ ApiResult<ResponsesRequest> read_responses_request(const OrderedJson& body, cons
   ResponsesRequest request;
   GenerationSpec& spec = request.spec;
   spec.sampling = defaults.sampling;
+  spec.names.input = "input";
+  spec.names.max_tokens = "max_output_tokens";
+  spec.names.format = "text.format";
   Conversation conversation;
   if (const auto v = f.text("model")) spec.model = *v;
   if (const auto v = f.boolean("store")) request.store = *v;
@@ -125,6 +131,7 @@ ApiResult<ResponsesRequest> read_responses_request(const OrderedJson& body, cons
   f.refuse("prompt");
   f.refuse("conversation");
   f.refuse("max_tool_calls");
+  f.refuse("n", {1});
   f.refuse("truncation", {"disabled", "auto"});
   refuse_foreign_fields(f);
   const auto previous = f.text("previous_response_id");

@@ -172,7 +172,11 @@ ApiStatus Service::prepare(Prepared& prepared) const {
   if (!prepared.spec.thinking_budget) prepared.spec.thinking_budget = model_.defaults.thinking_budget;
   for (const PromptInput& input : prepared.spec.prompts) {
     auto made = make_prompt(model_, input);
-    if (!made) return made.error();
+    if (!made) {  // whatever it is, it is about the input
+      ApiError error = made.error();
+      error.param = prepared.spec.names.input;
+      return error;
+    }
     prepared.prompts.push_back(*std::move(made));
   }
   GenerationSpec& s = prepared.spec;
@@ -186,24 +190,28 @@ ApiStatus Service::prepare(Prepared& prepared) const {
 ApiStatus Service::check_limits(const GenerationSpec& spec, const std::vector<MadePrompt>& prompts, int64_t context, int vocab) const {
   for (const MadePrompt& prompt : prompts) {
     const auto length = static_cast<int64_t>(prompt.ids.size());
-    if (length == 0) return ApiError::invalid("prompt", "the prompt has no token");
+    if (length == 0) return ApiError::invalid(spec.names.input, "the prompt has no token");
     for (const TokenId id : prompt.ids)
-      if (id < 0 || id >= vocab) return ApiError::invalid("prompt", fmt::format("token id {} is not in this vocabulary of {}", id, vocab));
+      if (id < 0 || id >= vocab) return ApiError::invalid(spec.names.input, fmt::format("token id {} is not in this vocabulary of {}", id, vocab));
     const bool too_long = length + 1 > context;
     if (too_long || (!spec.clamp_max_tokens && spec.max_tokens.value_or(0) > context - length))
       return ApiError{400, "context_length_exceeded",
                       too_long ? fmt::format("the prompt has {} tokens, and this server's context is {} tokens for prompt and answer together", length, context)
-                               : fmt::format("the prompt's {} tokens and max_tokens {} together are more than this server's context of {} tokens", length, *spec.max_tokens, context),
-                      too_long ? "messages" : "max_tokens"};
+                               : fmt::format("the prompt's {} tokens and {} {} together are more than this server's context of {} tokens", length, spec.names.max_tokens, *spec.max_tokens, context),
+                      too_long ? spec.names.input : spec.names.max_tokens};
   }
   if (spec.format && spec.tool_use != ToolUse::kNone)
-    return ApiError::unsupported("response_format", "response_format beside tools is not supported; set tool_choice to none, or leave one of them out");
+    return ApiError::unsupported(spec.names.format, fmt::format("{} beside tools is not supported; set tool_choice to none, or leave one of them out", spec.names.format));
   for (const auto& [id, bias] : spec.sampling.logit_bias)
     if (id >= vocab) return ApiError::invalid("logit_bias", fmt::format("logit_bias names token {}, which is not in this vocabulary of {}", id, vocab));
   for (const TokenId id : spec.sampling.banned)
     if (id >= vocab) return ApiError::invalid("logit_bias", fmt::format("logit_bias names token {}, which is not in this vocabulary of {}", id, vocab));
-  if (const Status status = spec.sampling.validate(); !status) return ApiError::invalid("", status.error().message);
-  if ((!spec.stop.empty() || spec.format) && !model_.tokenizer) return ApiError{400, "no_tokenizer", "stop and response_format need a tokenizer, and this model has none"};
+  if (const Status status = spec.sampling.validate(); !status)  // its sentences begin with the field
+    return ApiError::invalid(status.error().message.substr(0, status.error().message.find(' ')), status.error().message);
+  if ((!spec.stop.empty() || spec.format) && !model_.tokenizer) {
+    const std::string& field = spec.format ? spec.names.format : spec.names.stop;
+    return ApiError{400, "no_tokenizer", field + " needs a tokenizer, and this model has none", field};
+  }
   return {};
 }
 

@@ -132,7 +132,9 @@ void Service::apply_template(std::shared_ptr<Exchange> e) {
   const auto body = small_body(*e);
   if (!body) return;
   OrderedJson request = *body;
-  const bool generation_prompt = request.value("add_generation_prompt", OrderedJson(true)) != OrderedJson(false);
+  Fields f(*body);
+  const bool generation_prompt = f.boolean("add_generation_prompt").value_or(true);
+  if (!f.ok()) return fail(*e, *f.error());
   request.erase("add_generation_prompt");
   const auto spec = read_chat_request(request, model_.defaults);
   if (!spec) return fail(*e, spec.error());

@@ -215,7 +215,7 @@ TEST(GgufWriter, RefusesImpossiblePlans) {
   refuse({{}, {{"t", 12, {2, 255}}}}, "rows of tensor 't' are not whole Q4_K blocks of 256 elements");
   refuse({{}, {{"t", 8, {}}}}, "are not whole Q8_0 blocks of 32 elements");
   EXPECT_EQ(files_in(dir.path()), 0u);
-  expect_error(GgufWriter::create(dir.path() / "absent" / "a.gguf", GgufPlan{}), ErrorCode::kIo, "cannot create",
+  expect_error(GgufWriter::create(dir.path() / "absent" / "a.gguf", GgufPlan{}), ErrorCode::kNotFound, "cannot create",
                "a.gguf");
 }
 

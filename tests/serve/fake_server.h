@@ -22,7 +22,7 @@ namespace foretoken::serve {
 class FakeEngine final : public EngineLink {
  public:
   explicit FakeEngine(Loop& loop) : loop_(loop) {}
-  enum class Mode : uint8_t { kAnswer, kStall, kBusy, kFlood };
+  enum class Mode : uint8_t { kAnswer, kStall, kBusy, kFlood, kBadGrammar };
   Mode mode = Mode::kAnswer;
   int64_t answer = 3;
   bool gone = false;
@@ -36,6 +36,7 @@ class FakeEngine final : public EngineLink {
     submissions.push_back(s);
     loop_.post([this, id, s, events] {
       if (mode == Mode::kBusy) return events({.kind = EngineEvent::Kind::kFailed, .error = {ErrorCode::kBusy, "the queue is full"}});
+      if (mode == Mode::kBadGrammar) return events({.kind = EngineEvent::Kind::kFailed, .error = {ErrorCode::kUsage, "#/type: scripted"}, .of_grammar = true});
       running_[id] = events;
       events({.kind = EngineEvent::Kind::kProgress, .prompt_total = static_cast<int64_t>(s.prompt.size())});
       if (mode == Mode::kFlood) return flood(id, s);

@@ -37,6 +37,46 @@ TEST(Http, RoutesAndErrors) {
   EXPECT_TRUE(contains(ask("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n"), "host_not_allowed"));
 }
 
+// What only the engine finds out about a request, and what needs the prompt's length, names the field as the request's API spells it.
+TEST(Http, LateErrorsNameTheirField) {
+  FakeServer server;
+  server.on_loop([&] { server.engine.mode = FakeEngine::Mode::kBadGrammar; });
+  Client client(server.port);
+  const auto error_of = [&](std::string_view route, std::string_view body) {
+    client.send(request("POST", route, body));
+    const std::string response = client.response();
+    return OrderedJson::parse(response.substr(response.find("\r\n\r\n") + 4))["error"];
+  };
+  const std::string schema = R"({"type":"json_schema","schema":{"type":5}})", strict = R"("name":"f","strict":true,"parameters":{"type":5})";
+  const std::string chat = R"({"messages":[{"role":"user","content":"abc"}],)", long_text(40000, 'x');
+  const std::tuple<std::string, std::string, std::string> cases[] = {
+      {"/v1/chat/completions", chat + R"("response_format":{"type":"json_schema","json_schema":)" + schema + "}}", "response_format.json_schema.schema"},
+      {"/v1/chat/completions", chat + R"("tools":[{"type":"function","function":{)" + strict + "}}]}", "tools"},
+      {"/v1/completions", R"({"prompt":"abc","response_format":{"type":"regex","pattern":"("}})", "response_format.pattern"},
+      {"/v1/responses", R"({"input":"abc","text":{"format":)" + schema + "}}", "text.format.schema"},
+      {"/v1/responses", R"({"input":"abc","tools":[{"type":"function",)" + strict + "}]}", "tools"},
+      {"/v1/messages", R"({"max_tokens":5,"messages":[{"role":"user","content":"abc"}],"output_config":{"format":)" + schema + "}}", "output_config.format.schema"}};
+  for (const auto& [route, body, param] : cases) {
+    const OrderedJson error = error_of(route, body);
+    EXPECT_EQ(error["param"], param) << error;
+    EXPECT_EQ(error["message"], param + ": #/type: scripted") << error;
+  }
+  const std::tuple<std::string, std::string, std::string> lengths[] = {
+      {"/v1/chat/completions", chat + R"("max_tokens":2000})", "max_tokens"},
+      {"/v1/chat/completions", chat + R"("max_completion_tokens":2000})", "max_completion_tokens"},
+      {"/v1/chat/completions", R"({"messages":[{"role":"user","content":")" + long_text + "\"}]}", "messages"},
+      {"/v1/completions", R"({"prompt":")" + long_text + "\"}", "prompt"},
+      {"/v1/completions", R"({"prompt":[]})", "prompt"},
+      {"/v1/completions", R"({"prompt":[1,99999999]})", "prompt"},
+      {"/v1/responses", R"({"input":"abc","max_output_tokens":2000})", "max_output_tokens"},
+      {"/v1/responses", R"({"input":")" + long_text + "\"}", "input"},
+      {"/v1/messages", R"({"max_tokens":5,"messages":[{"role":"user","content":")" + long_text + "\"}]}", "messages"}};
+  for (const auto& [route, body, param] : lengths) {
+    const OrderedJson error = error_of(route, body);
+    EXPECT_EQ(error["param"], param) << error;
+  }
+}
+
 // The hashes are those of another program (Python's hashlib); the page that is built in has one script and one style
 // sheet.
 TEST(Page, RunsWhatItsPolicyNames) {

@@ -69,7 +69,7 @@ TEST(ChatRequest, EachMistakeNamesItsField) {
       {R"({"messages":[{"role":"user","content":"x"}],"functions":[{"name":"f"}]})", "functions"},
       {R"({"messages":[{"role":"user","content":"x"}],"min_tokens":3})", "min_tokens"},
       {R"({"messages":[{"role":"user","content":"x"}],"reasoning_effort":"extreme"})", "reasoning_effort"},
-      {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{}}]}]})", "messages[0].tool_calls[0].function"},
+      {R"({"messages":[{"role":"assistant","tool_calls":[{"function":{}}]}]})", "messages[0].tool_calls[0].function.name"},
   };
   for (const auto& [text, param] : cases) {
     const auto spec = chat(text);
@@ -172,8 +172,9 @@ TEST(ResponsesRequest, ToolsOfANamespace) {
   ASSERT_EQ(request->spec.namespaced_tools.size(), 2u);
   EXPECT_EQ(request->spec.namespaced_tools.at("mcp__node__g").space, "mcp__node");
   EXPECT_EQ(request->spec.namespaced_tools.at("mcp__node__g").name, "g");
-  for (const char* bad : {R"({"type":"namespace","tools":[]})", R"({"type":"namespace","name":"n"})", R"({"type":"namespace","name":"n","tools":{}})"})
-    EXPECT_EQ(read_responses_request(parse((R"({"input":"x","tools":[)" + std::string(bad) + "]}").c_str()), {}, store).error().param, "tools[0]") << bad;
+  for (const auto& [bad, param] : {std::pair{R"({"type":"namespace","tools":[]})", "tools[0].name"}, {R"({"type":"namespace","name":"n"})", "tools[0].tools"},
+                                   {R"({"type":"namespace","name":"n","tools":{}})", "tools[0].tools"}})
+    EXPECT_EQ(read_responses_request(parse((R"({"input":"x","tools":[)" + std::string(bad) + "]}").c_str()), {}, store).error().param, param) << bad;
   EXPECT_EQ(read_responses_request(parse(R"({"input":"x","tools":[{"type":"namespace","name":"n","tools":[{"type":"web_search"}]}]})"), {}, store).error().param,
             "tools[0].tools[0].type");
   EXPECT_EQ(read_responses_request(parse(R"({"input":"x","tools":[{"type":"function","name":"n__f"},{"type":"namespace","name":"n","tools":[{"type":"function","name":"f"}]}]})"), {}, store).error().param,
