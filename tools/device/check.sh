@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs every check of the CUDA backend on a machine with a GPU and prints a short table last. It builds nothing: FOLDER is what
-# collect.sh made. usage: check.sh FOLDER [STEP...], from the repository's root. Steps: ops fusion draft model run certify rows sanitize products
-# speed27 speeda3b cycle27 cyclea3b profile27 profilea3b; the first six by default.
+# collect.sh made. usage: check.sh FOLDER [STEP...], from the repository's root. Steps: ops fusion draft model transfers run certify rows sanitize products
+# speed27 speeda3b cycle27 cyclea3b profile27 profilea3b; the first seven by default.
 set -uo pipefail
 folder=$(realpath "${1:?usage: check.sh FOLDER [STEP...]}")
 shift
 steps=("$@")
-(( ${#steps[@]} )) || steps=(ops fusion draft model run certify)
+(( ${#steps[@]} )) || steps=(ops fusion draft model transfers run certify)
 logs=${OUT:-$(mktemp -d)}
 export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 table=()
@@ -69,6 +69,7 @@ for name in "${steps[@]}"; do
     fusion) test_step fusion 'CudaFusion.*' ;;
     draft) test_step draft 'CudaDraft.*' ;;
     model) test_step model 'CudaModel.*' ;;
+    transfers) test_step transfers 'CudaTransfers.*' ;;
     run) step run bash -c same_text ;;
     certify) step certify "$folder/foretoken" certify --backend cuda --quick ;;
     sanitize) step sanitize compute-sanitizer --error-exitcode 9 "$folder/cuda_test" --gtest_brief=1 --gtest_filter='CudaOps.ProductsOfEveryFormat:CudaOps.Moe:CudaModel.*' ;;
