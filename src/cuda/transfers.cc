@@ -39,7 +39,8 @@ TransferId Transfers::begin(std::span<const TransferPiece> pieces, TransferWay w
 bool Transfers::finished(TransferId transfer) {
   Way* const way = way_of(transfer);
   if (way == nullptr) return true;
-  const auto batch = std::find_if(way->batches.begin(), way->batches.end(), [&](const Batch& b) { return b.id == transfer; });
+  const auto batch =
+      std::find_if(way->batches.begin(), way->batches.end(), [&](const Batch& b) { return b.id == transfer; });
   const cudaError_t status = cudaEventQuery(batch->done);
   if (status == cudaErrorNotReady) return false;
   check(status, "a transfer");
@@ -50,7 +51,8 @@ bool Transfers::finished(TransferId transfer) {
 void Transfers::finish(TransferId transfer) {
   Way* const way = way_of(transfer);
   if (way == nullptr) return;
-  const auto batch = std::find_if(way->batches.begin(), way->batches.end(), [&](const Batch& b) { return b.id == transfer; });
+  const auto batch =
+      std::find_if(way->batches.begin(), way->batches.end(), [&](const Batch& b) { return b.id == transfer; });
   check(cudaEventSynchronize(batch->done), "a transfer");
   retire(*way, transfer);
 }
@@ -69,7 +71,8 @@ cudaEvent_t Transfers::take_event() {
 // Null when it is known to be done.
 Transfers::Way* Transfers::way_of(TransferId transfer) {
   for (Way* way : {&out_, &in_})
-    if (std::any_of(way->batches.begin(), way->batches.end(), [&](const Batch& b) { return b.id == transfer; })) return way;
+    if (std::any_of(way->batches.begin(), way->batches.end(), [&](const Batch& b) { return b.id == transfer; }))
+      return way;
   return nullptr;
 }
 

@@ -1,5 +1,6 @@
-// Copies between device and pinned memory that go on beside the queue's launches, each way on a stream of its own: a batch begins behind
-// everything enqueued before it, and an event tells when it is done. The queue never waits for them; who needs one asks.
+// Copies between device and pinned memory that go on beside the queue's launches, each way on a stream of its own: a
+// batch begins behind everything enqueued before it, and an event tells when it is done. The queue never waits for
+// them; who needs one asks.
 #pragma once
 
 #include <cuda_runtime.h>

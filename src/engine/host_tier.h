@@ -1,5 +1,6 @@
-// HostTier: copies of checkpoints in host memory, for backends whose memory is not the host's. It keeps bytes within a limit and moves them
-// beside the passes; which checkpoints they are, which are wanted and which go first is the prefix cache's business. Single-threaded.
+// HostTier: copies of checkpoints in host memory, for backends whose memory is not the host's. It keeps bytes within a
+// limit and moves them beside the passes; which checkpoints they are, which are wanted and which go first is the prefix
+// cache's business. Single-threaded.
 #pragma once
 
 #include <memory>
@@ -11,15 +12,17 @@
 namespace foretoken {
 
 struct HostTierStatistics {
-  uint64_t moved_out = 0, tokens_out = 0, bytes_out = 0;  // checkpoints that were copied to the host; bytes that crossed for them
-  uint64_t moved_in = 0, tokens_in = 0, bytes_in = 0;     // the same, back
-  uint64_t hits = 0;                                      // requests whose prefix came back for them
-  uint64_t waits = 0;                                     // times that memory was needed before its copy was done
-  uint64_t dropped = 0, no_room = 0;                      // copies that gave way to others; checkpoints that found no room
+  uint64_t moved_out = 0, tokens_out = 0,
+           bytes_out = 0;  // checkpoints that were copied to the host; bytes that crossed for them
+  uint64_t moved_in = 0, tokens_in = 0, bytes_in = 0;  // the same, back
+  uint64_t hits = 0;                                   // requests whose prefix came back for them
+  uint64_t waits = 0;                                  // times that memory was needed before its copy was done
+  uint64_t dropped = 0, no_room = 0;                   // copies that gave way to others; checkpoints that found no room
   size_t entries = 0, bytes = 0, limit_bytes = 0;
 };
 
-// A checkpoint's bytes on the host, in blocks as large as a page: its pages, full ones shared with other images, and the recurrent memory.
+// A checkpoint's bytes on the host, in blocks as large as a page: its pages, full ones shared with other images, and
+// the recurrent memory.
 class HostImage {
  public:
   ~HostImage();
@@ -44,13 +47,14 @@ class HostTier {
   // `device` must outlive the tier, and so must the tier its images.
   HostTier(PagePool& device, size_t limit_bytes);
 
-  // Bytes that an image of `checkpoint` takes when the pages in `known` (of the host, null where there is none) are shared.
+  // Bytes that an image of `checkpoint` takes when the pages in `known` (of the host, null where there is none) are
+  // shared.
   size_t bytes_of(const Checkpoint& checkpoint, std::span<std::byte* const> known) const;
   size_t bytes_in_use() const { return blocks_.pages_in_use() * blocks_.page_stride(); }
   size_t limit_bytes() const { return limit_bytes_; }
 
-  // Begins a copy in either direction, of everything but the pages in `known`, which lie where the copy will. There must be room. Until the
-  // transfer is finished both sides must be kept, and the new one not be used.
+  // Begins a copy in either direction, of everything but the pages in `known`, which lie where the copy will. There
+  // must be room. Until the transfer is finished both sides must be kept, and the new one not be used.
   template <class T>
   struct Moving {
     std::unique_ptr<T> copy;

@@ -116,7 +116,7 @@ const Checkpoint* PrefixCache::publish(std::span<const TokenId> tokens, std::uni
   size_t drafts_bytes = drafts.size();
   if (Entry* known = find(tokens); known != nullptr) {
     touch(*known);
-    finish(*known);
+    if (known->copy == Entry::Copy::kIn) finish(*known);
     if (known->here()) {
       add_drafts(*known, std::move(drafts));
       return known->checkpoint.get();

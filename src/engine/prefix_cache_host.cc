@@ -1,5 +1,5 @@
-// Ways between the backend's memory and the host tier. A copy under way is in `moving_`: its entry keeps both sides, so that neither end can
-// be reused before it is done, and nobody takes over what has not arrived.
+// Ways between the backend's memory and the host tier. A copy under way is in `moving_`: its entry keeps both sides, so
+// that neither end can be reused before it is done, and nobody takes over what has not arrived.
 #include <algorithm>
 
 #include "engine/prefix_tree.h"
@@ -27,8 +27,10 @@ bool PrefixCache::make_host_room(const Entry& entry) {
   const auto fits = [&](size_t others) { return others + entry.drafts.size() <= host_->limit_bytes(); };
   if (!fits(host_->bytes_of(*entry.checkpoint, {}))) return false;
   // Others that leave may take pages along that this one would have shared.
-  while (!fits(host_->bytes_of(*entry.checkpoint, kept_pages(entry.node, kHost)) + host_->bytes_in_use() + host_drafts_)) {
-    Entry* first = oldest([&](const Entry& e) { return e.image != nullptr && e.copy == Entry::Copy::kNone && &e != wanted_; });
+  while (
+      !fits(host_->bytes_of(*entry.checkpoint, kept_pages(entry.node, kHost)) + host_->bytes_in_use() + host_drafts_)) {
+    Entry* first =
+        oldest([&](const Entry& e) { return e.image != nullptr && e.copy == Entry::Copy::kNone && &e != wanted_; });
     if (first == nullptr) return false;
     drop_image(*first);
     if (first->checkpoint != nullptr) continue;
@@ -74,11 +76,13 @@ bool PrefixCache::make_room_here(const Entry& entry) {
   std::vector<std::byte*> kept = kept_pages(entry.node, kDevice);
   // Whether it is worth while: pages that lanes hold too stay, whoever leaves.
   size_t free = pool_.pages_free();
-  for (const auto& [page, entries] : held_[kDevice]) free += pool_.holders(page) == entries;  // arriving ones too: a bound is enough
+  for (const auto& [page, entries] : held_[kDevice])
+    free += pool_.holders(page) == entries;  // arriving ones too: a bound is enough
   for (std::byte* page : kept) free += page != nullptr && pool_.holders(page) != held_[kDevice].at(page);
   if (free < all + 1) return false;
   for (;;) {
-    const size_t pages = all - static_cast<size_t>(std::count_if(kept.begin(), kept.end(), [](const std::byte* page) { return page != nullptr; }));
+    const size_t pages = all - static_cast<size_t>(std::count_if(
+                                   kept.begin(), kept.end(), [](const std::byte* page) { return page != nullptr; }));
     if (pool_.pages_free() > pages && copied + pages * page_bytes + bytes() <= options_.limit_bytes) return true;
     if (!evict()) return false;
     kept = kept_pages(entry.node, kDevice);
@@ -118,7 +122,9 @@ void PrefixCache::tend() {
   if (host_ == nullptr) return;
   for (Entry* entry : std::vector<Entry*>(moving_))
     if (host_->finished(entry->transfer)) finished(*entry);
-  if (!short_of_room() || std::any_of(moving_.begin(), moving_.end(), [](const Entry* e) { return e->copy == Entry::Copy::kOut; })) return;
+  if (!short_of_room() ||
+      std::any_of(moving_.begin(), moving_.end(), [](const Entry* e) { return e->copy == Entry::Copy::kOut; }))
+    return;
   // The next to leave, until an eighth of the cache can go at once.
   size_t ready = 0;
   for (auto it = entries_.rbegin(); it != entries_.rend() && ready < options_.limit_bytes / 8; ++it) {
@@ -133,12 +139,15 @@ void PrefixCache::tend() {
 }
 
 // Whether entries will have to leave soon.
-bool PrefixCache::short_of_room() const { return bytes() >= options_.limit_bytes / 4 * 3 || pool_.pages_free() < pool_.limit() / 4; }
+bool PrefixCache::short_of_room() const {
+  return bytes() >= options_.limit_bytes / 4 * 3 || pool_.pages_free() < pool_.limit() / 4;
+}
 
 std::optional<HostTierStatistics> PrefixCache::host_statistics() const {
   if (host_ == nullptr) return std::nullopt;
   HostTierStatistics s = host_statistics_;
-  s.entries = static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const auto& e) { return e->image != nullptr; }));
+  s.entries = static_cast<size_t>(
+      std::count_if(entries_.begin(), entries_.end(), [](const auto& e) { return e->image != nullptr; }));
   s.bytes = host_->bytes_in_use() + host_drafts_;
   s.limit_bytes = host_->limit_bytes();
   return s;

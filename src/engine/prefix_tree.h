@@ -13,7 +13,8 @@ struct PrefixCache::Node {
   std::vector<TokenId> page;  // kPageTokens; empty at the root
   std::unordered_multimap<uint64_t, std::unique_ptr<Node>> children;
   std::vector<Entry*> entries;
-  std::array<std::byte*, 2> kept{};  // by Place: a page with K and V of `page`, which some entry holds; null: none is known
+  std::array<std::byte*, 2>
+      kept{};  // by Place: a page with K and V of `page`, which some entry holds; null: none is known
 
   Node* child(std::span<const TokenId> tokens) const;
 };
@@ -26,7 +27,7 @@ struct PrefixCache::Entry {
   std::vector<TokenId> tail;  // tokens behind the node's, fewer than kPageTokens
   std::unique_ptr<Checkpoint> checkpoint;
   std::unique_ptr<HostImage> image;
-  Copy copy = Copy::kNone;    // under way: of the checkpoint to the image, or back
+  Copy copy = Copy::kNone;  // under way: of the checkpoint to the image, or back
   TransferId transfer = 0;
   size_t moving_bytes = 0;
   std::vector<std::byte> drafts;

@@ -1,5 +1,5 @@
-// Transfers beside operators on the CUDA backend: bytes of many pieces both ways, behind what was enqueued before, and a lane that went to
-// the host and back. Without a device nothing runs.
+// Transfers beside operators on the CUDA backend: bytes of many pieces both ways, behind what was enqueued before, and
+// a lane that went to the host and back. Without a device nothing runs.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -31,8 +31,8 @@ View floats(const Buffer& buffer, size_t first, int64_t count) {
   return View::of(reinterpret_cast<float*>(buffer.data()) + first, 1, count);
 }
 
-// Scattered pieces of odd sizes: out behind an operator that is still enqueued, back into cleared memory, while other operators run. The
-// sources hold values that the operator has made, so that a copy that began early would show.
+// Scattered pieces of odd sizes: out behind an operator that is still enqueued, back into cleared memory, while other
+// operators run. The sources hold values that the operator has made, so that a copy that began early would show.
 TEST_F(CudaTransfers, BytesBehindOperators) {
   Backend& b = *cuda();
   constexpr int64_t kFloats = 1 << 22;
@@ -56,33 +56,39 @@ TEST_F(CudaTransfers, BytesBehindOperators) {
     const TransferId away = b.begin_transfer(out, TransferWay::kToStaging);
     for (int i = 0; i < 20; ++i) b.scale(floats(other, 0, kFloats), 3.0f);  // beside it
     if (round % 2 == 0) b.finish_transfer(away);
-    while (!b.transfer_finished(away)) {}
+    while (!b.transfer_finished(away)) {
+    }
     const TransferId returned = b.begin_transfer(in, TransferWay::kFromStaging);
     for (int i = 0; i < 20; ++i) b.scale(floats(other, 0, kFloats), 3.0f);
     if (round % 2 == 1) b.finish_transfer(returned);
-    while (!b.transfer_finished(returned)) {}
+    while (!b.transfer_finished(returned)) {
+    }
     std::vector<float> result(kFloats);
     b.download(floats(back, 0, kFloats), View::of(result.data(), 1, kFloats));
     for (size_t at = 0, n = 0; at < kFloats; ++n) {
       const size_t count = std::min<size_t>(1 + n * 997 % 40000, kFloats - at);
-      for (size_t i = at; i < at + count; ++i) ASSERT_EQ(result[i], n % 2 == 0 ? values[i] * 4 : 0.0f) << "round " << round << " float " << i;
+      for (size_t i = at; i < at + count; ++i)
+        ASSERT_EQ(result[i], n % 2 == 0 ? values[i] * 4 : 0.0f) << "round " << round << " float " << i;
       at += count;
     }
   }
 }
 
-// A lane's checkpoint to the host, its pages and memory overwritten, and back: the restored lane has the same hash, and another one's is
-// different.
+// A lane's checkpoint to the host, its pages and memory overwritten, and back: the restored lane has the same hash, and
+// another one's is different.
 TEST_F(CudaTransfers, ALaneComesBack) {
   auto made = make_cuda_backend();
   ASSERT_TRUE(made.ok());
-  const std::filesystem::path source = std::filesystem::path(FORETOKEN_SOURCE_DIR) / "models" / "demo-dense", copy = "models/demo-dense";
-  const auto m = load_model(std::filesystem::exists(source) ? source : copy, {.kv_format = KvFormat::kBF16}, *std::move(made));
+  const std::filesystem::path source = std::filesystem::path(FORETOKEN_SOURCE_DIR) / "models" / "demo-dense",
+                              copy = "models/demo-dense";
+  const auto m =
+      load_model(std::filesystem::exists(source) ? source : copy, {.kv_format = KvFormat::kBF16}, *std::move(made));
   PagePool& pool = m->target->pages();
   HostTier tier(pool, size_t{1} << 30);
   const auto run = [&](LaneState& lane, int tokens, int seed) {
     std::vector<RowInput> inputs;
-    for (int i = 0; i < tokens; ++i) inputs.push_back({.token = 300 + (i * 37 + seed * 101) % 900, .position = {i, i, i}});
+    for (int i = 0; i < tokens; ++i)
+      inputs.push_back({.token = 300 + (i * 37 + seed * 101) % 900, .position = {i, i, i}});
     const LaneRows rows{0, tokens, lane.length(), tokens, {}};
     LaneState* lanes[] = {&lane};
     m->target->forward({inputs, {&rows, 1}, {}}, lanes);
@@ -104,7 +110,8 @@ TEST_F(CudaTransfers, ALaneComesBack) {
   run(*next, 200, 3);  // in the same pages
   next->reset();
   HostTier::Moving<Checkpoint> in = tier.begin_in(*out.copy, {});
-  while (!tier.finished(in.transfer)) {}
+  while (!tier.finished(in.transfer)) {
+  }
   lane->restore(*in.copy);
   EXPECT_EQ(lane->hash(), hash);
 }
@@ -130,7 +137,8 @@ TEST_F(CudaTransfers, Speed) {
         b.finish_transfer(id);
         best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       }
-      std::printf("1 GiB in pieces of %zu KiB, %s: %.1f GB/s, begun in %.2f ms\n", piece >> 10, way == TransferWay::kToStaging ? "to the host" : "from the host",
+      std::printf("1 GiB in pieces of %zu KiB, %s: %.1f GB/s, begun in %.2f ms\n", piece >> 10,
+                  way == TransferWay::kToStaging ? "to the host" : "from the host",
                   static_cast<double>(kBytes) / best / 1e9, begun * 1e3);
     }
 }

@@ -1,6 +1,7 @@
-// A backend on the host that behaves as one with memory of its own: what `allocate` hands out are addresses that the host cannot touch (it
-// faults), operators take nothing else, and transfers are done late, some polls after they began or when they are waited for. Until then
-// their targets hold poison, and what they copy is what their sources hold at the end. Test-only.
+// A backend on the host that behaves as one with memory of its own: what `allocate` hands out are addresses that the
+// host cannot touch (it faults), operators take nothing else, and transfers are done late, some polls after they began
+// or when they are waited for. Until then their targets hold poison, and what they copy is what their sources hold at
+// the end. Test-only.
 #pragma once
 
 #include <sys/mman.h>
@@ -100,7 +101,10 @@ class FarBackend final : public Backend {
   void copy(View from, View to) override { inner_->copy(at(from), at(to)); }
   void clear(View memory) override { inner_->clear(at(memory)); }
   TransferId begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) override {
-    Late transfer{.id = ++last_transfer_, .way = way, .polls = late_ == 0 ? 0 : static_cast<int>(last_transfer_ * 7 % (late_ + 1)), .pieces = {}};
+    Late transfer{.id = ++last_transfer_,
+                  .way = way,
+                  .polls = late_ == 0 ? 0 : static_cast<int>(last_transfer_ * 7 % (late_ + 1)),
+                  .pieces = {}};
     for (TransferPiece piece : pieces) {
       const bool out = way == TransferWay::kToStaging;
       CHECK(memory_.holds(piece.to) != out);
@@ -127,33 +131,42 @@ class FarBackend final : public Backend {
   }
 
   // ---- Operators
-  void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) override { inner_->embed(inputs, table, at(out)); }
+  void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) override {
+    inner_->embed(inputs, table, at(out));
+  }
   void rms_norm(View x, View w, float epsilon, View out) override { inner_->rms_norm(at(x), at(w), epsilon, at(out)); }
   void linear(View x, const Matrix& w, View out) override { inner_->linear(at(x), w, at(out)); }
   void add(View x, View inout) override { inner_->add(at(x), at(inout)); }
   void scale(View inout, float factor) override { inner_->scale(at(inout), factor); }
   void gather_rows(View x, std::span<const int> rows, View out) override { inner_->gather_rows(at(x), rows, at(out)); }
   void gated_ffn(View x, const ExpertWeights& w, View out) override { inner_->gated_ffn(at(x), w, at(out)); }
-  void moe(View x, const MoeShape& shape, const MoeWeights& w, View out) override { inner_->moe(at(x), shape, w, at(out)); }
-  void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table) override { inner_->rotary_table(inputs, spec, at(table)); }
-  void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape, const Batch& batch,
-                        std::span<const PageTable> pages, const KvLayout& layout, int layer, View queries) override {
-    const Tables tables(*this, pages);
-    inner_->attention_inputs(at(packed), at(q_norm), at(k_norm), at(rotary), shape, batch, tables.views, layout, layer, at(queries));
+  void moe(View x, const MoeShape& shape, const MoeWeights& w, View out) override {
+    inner_->moe(at(x), shape, w, at(out));
   }
-  void attention(View queries, View packed, const AttentionShape& shape, const Batch& batch, std::span<const PageTable> pages,
-                 const KvLayout& layout, int layer, View out) override {
+  void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table) override {
+    inner_->rotary_table(inputs, spec, at(table));
+  }
+  void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape,
+                        const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout, int layer,
+                        View queries) override {
+    const Tables tables(*this, pages);
+    inner_->attention_inputs(at(packed), at(q_norm), at(k_norm), at(rotary), shape, batch, tables.views, layout, layer,
+                             at(queries));
+  }
+  void attention(View queries, View packed, const AttentionShape& shape, const Batch& batch,
+                 std::span<const PageTable> pages, const KvLayout& layout, int layer, View out) override {
     const Tables tables(*this, pages);
     inner_->attention(at(queries), at(packed), shape, batch, tables.views, layout, layer, at(out));
   }
   void commit_kv(PageTable pages, const KvLayout& layout, int64_t prefix, std::span<const int> path) override {
     inner_->commit_kv(Tables(*this, {&pages, 1}).views[0], layout, prefix, path);
   }
-  void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch, std::span<const DeltaMemory> lanes, View out) override {
+  void causal_conv(View packed, View weight, const DeltaShape& shape, const Batch& batch,
+                   std::span<const DeltaMemory> lanes, View out) override {
     inner_->causal_conv(at(packed), at(weight), shape, batch, at(lanes), at(out));
   }
-  void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape, const Batch& batch,
-                  std::span<const DeltaMemory> lanes, View out) override {
+  void delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape,
+                  const Batch& batch, std::span<const DeltaMemory> lanes, View out) override {
     inner_->delta_rule(at(conv), at(beta_alpha), at(decay_rate), at(dt_bias), shape, batch, at(lanes), at(out));
   }
   void gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) override {
@@ -162,12 +175,13 @@ class FarBackend final : public Backend {
   void commit_delta(const DeltaShape& shape, const DeltaMemory& lane, int settled, std::span<const int> path) override {
     inner_->commit_delta(shape, at(std::span(&lane, 1))[0], settled, path);
   }
-  void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape, std::span<const BlockLane> lanes,
-                    const KvLayout& layout) override {
+  void block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape,
+                    std::span<const BlockLane> lanes, const KvLayout& layout) override {
     const Blocks blocks(*this, lanes);
     inner_->block_inputs(at(q), at(kv), at(q_norm), at(k_norm), at(rotary), shape, blocks.lanes, layout);
   }
-  void block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout, View out) override {
+  void block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes, const KvLayout& layout,
+                       View out) override {
     const Blocks blocks(*this, lanes);
     inner_->block_attention(at(queries), shape, blocks.lanes, layout, at(out));
   }
@@ -175,7 +189,9 @@ class FarBackend final : public Backend {
     const Blocks blocks(*this, lanes);
     inner_->block_conv(at(x), at(base), at(delta), group, blocks.lanes, at(out));
   }
-  void top_k(View logits, int k, std::span<TokenId> ids, View values) override { inner_->top_k(at(logits), k, ids, at(values)); }
+  void top_k(View logits, int k, std::span<TokenId> ids, View values) override {
+    inner_->top_k(at(logits), k, ids, at(values));
+  }
   void selector_edges(View weights, View predecessors, View successors, View edges) override {
     inner_->selector_edges(at(weights), at(predecessors), at(successors), at(edges));
   }
@@ -189,7 +205,8 @@ class FarBackend final : public Backend {
   };
   // All of the same way up to this one.
   void run_until(TransferId id) {
-    const auto found = std::find_if(late_transfers_.begin(), late_transfers_.end(), [id](const Late& t) { return t.id == id; });
+    const auto found =
+        std::find_if(late_transfers_.begin(), late_transfers_.end(), [id](const Late& t) { return t.id == id; });
     if (found == late_transfers_.end()) return;
     const TransferWay way = found->way;
     std::erase_if(late_transfers_, [&](const Late& t) {
@@ -212,7 +229,8 @@ class FarBackend final : public Backend {
   std::vector<DeltaMemory> at(std::span<const DeltaMemory> lanes) const {
     std::vector<DeltaMemory> result;
     for (const DeltaMemory& m : lanes)
-      result.push_back({at(m.state), at(m.tail), {at(m.tape.decay), at(m.tape.key), at(m.tape.delta), at(m.tape.conv_row)}});
+      result.push_back(
+          {at(m.state), at(m.tail), {at(m.tape.decay), at(m.tape.key), at(m.tape.delta), at(m.tape.conv_row)}});
     return result;
   }
   struct Tables {
