@@ -102,8 +102,8 @@ Result<BundlePlan> plan_bundle(const CommonOptions& common, const EngineMemoryOp
     }
   plan.memory = plan_memory(machine, plan.footprint, demands);
   if (auto* fits = std::get_if<MemoryPlan>(&plan.memory); fits && common.backend == "cuda")
-    fits->notes.push_back(fmt::format("with --backend cuda, {:.1f} GiB of this (weights, state, K/V, prefix cache) and working memory lie on the device, whose own size was not "
-                                      "looked at: --lanes, --max-context and --cache-ram bound what it is asked for",
+    fits->notes.push_back(fmt::format("with --backend cuda, {:.1f} GiB of this (weights, state, K/V, prefix cache) and working memory lie on the device, which could not be "
+                                      "asked for its size: --lanes, --max-context and --cache-ram bound what it is asked for",
                                       static_cast<double>(device_bytes(fits->items)) / (uint64_t{1} << 30)));
   return plan;
 }
