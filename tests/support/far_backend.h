@@ -85,7 +85,7 @@ class FarBackend final : public Backend {
 
   BackendInfo info() const override { return {.name = "far", .detail = inner_->info().detail, .packing = ""}; }
   BackendLimits limits() const override { return inner_->limits(); }
-  MatrixPtr pack(std::span<const MatrixSource> parts) override { return inner_->pack(parts); }
+  MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use) override { return inner_->pack(parts, use); }
 
   // ---- Memory
   bool on_host() const override { return false; }
@@ -188,6 +188,9 @@ class FarBackend final : public Backend {
   void block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) override {
     const Blocks blocks(*this, lanes);
     inner_->block_conv(at(x), at(base), at(delta), group, blocks.lanes, at(out));
+  }
+  void choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) override {
+    inner_->choose(at(logits), specs, out);
   }
   void top_k(View logits, int k, std::span<TokenId> ids, View values) override {
     inner_->top_k(at(logits), k, ids, at(values));
