@@ -29,6 +29,7 @@ struct Options {
   int layers = 0, prefill = 512, prefix = 1024, rounds = 15;
   double read_limit = 4.45;  // TB/s of a streaming read on an H200, measured
   bool products = false, no_graphs = false, no_wide = false;
+  size_t most_shared = 0;
   int copies = 3;
 };
 
@@ -141,7 +142,7 @@ Weights random_weights(const ModelConfig& c, Backend& backend, RandomBlocks& blo
 }
 
 int run(const Options& o) {
-  auto made = make_cuda_backend({.graphs = !o.no_graphs, .wide = !o.no_wide});
+  auto made = make_cuda_backend({.graphs = !o.no_graphs, .wide = !o.no_wide, .most_shared = o.most_shared});
   if (!made) {
     fmt::print(stderr, "cuda_bench: {}\n", made.error().message);
     return 4;
@@ -308,6 +309,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_flag("--no-graphs", o.no_graphs, "Launch kernels one by one, for tools that time them");
   app.add_flag("--no-wide", o.no_wide, "Products of many rows in groups of sixteen");
+  app.add_option("--most-shared", o.most_shared,
+                 "Plans of a device with so many bytes of shared memory a block; 101376: consumer cards");
   app.add_flag("--products", o.products, "Time single products instead of passes");
   CLI11_PARSE(app, argc, argv);
   return foretoken::run(o);

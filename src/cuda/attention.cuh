@@ -3,11 +3,9 @@
 
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
+#include "cuda/plans.h"
 
 namespace foretoken::cuda {
-
-constexpr int kMaxDim = 256;
-constexpr int kSpanBlocks = kSpanTokens / kPageTokens;  // 16
 
 struct SpanTask {
   Rows queries, packed, out;
@@ -52,8 +50,9 @@ FORETOKEN_DEVICE float carry_sums(const float* sums, const float* factor, int us
   return l;
 }
 
-// Spans of bf16 keys and values through shared memory (attention_staged.cu); false when the shape is not theirs.
-bool run_staged_spans(SpanTask task, int rows, Queue& queue);
+// Spans of bf16 keys and values through shared memory (attention_staged.cu); false when neither the shape nor the
+// device is theirs.
+bool run_staged_spans(const SpanTask& task, int rows, Queue& queue);
 // The same for many rows of one chain (attention_prompt.cu).
 bool run_prompt_spans(const SpanTask& task, int rows, Queue& queue);
 

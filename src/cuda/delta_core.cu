@@ -3,18 +3,17 @@
 // lane, a thread a column of its state.
 #include "cuda/bulk.cuh"
 #include "cuda/kernels.h"
+#include "cuda/plans.h"
 
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kTaps = 4;
-constexpr int kChunkRows = 8;
-constexpr int kMostRows = 32;
+constexpr int kTaps = kCoreTaps, kChunkRows = kCoreChunkRows;
 constexpr int kWindowRows = kChunkRows + kTaps - 1;
 
 // Threads of a block: the keys' and values' dimension. Loops over the state are short, since code that runs once is
 // slow to fetch.
-template <int kDim>
+template <int kDim, int kMostRows>
 struct Memory {
   float state[kDim][kDim];      // [key][column]
   float keys[kMostRows][kDim];  // of all rows: trees go back to them
@@ -55,11 +54,11 @@ constexpr int core_threads(int dim) { return 3 * dim; }
 
 // Threads are three groups of kDim: of the queries', the keys' and the values' channels, then of rows. The rule is the
 // first group's.
-template <int kDim>
+template <int kDim, int kMostRows>
 __global__ void __launch_bounds__(core_threads(kDim))
     core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   extern __shared__ __align__(128) uint8_t shared[];
-  Memory<kDim>& m = *reinterpret_cast<Memory<kDim>*>(shared);
+  auto& m = *reinterpret_cast<Memory<kDim, kMostRows>*>(shared);
   constexpr int kWarps = core_threads(kDim) / 32;
   const int thread = threadIdx.x, group = thread / kDim, c = thread % kDim, warp = thread >> 5, lane_id = thread & 31;
   const int head = blockIdx.x, key_head = shape.key_head_of(head), heads = shape.value_heads;
@@ -76,18 +75,20 @@ __global__ void __launch_bounds__(core_threads(kDim))
       asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
   }
   if (thread == 0) {
-    barrier_init(m.state_here, 1);
+    barrier_init(m.state_here, kRequesters);
     fence_barriers();
   }
+  meet_requesters();
   begin_kernel();
   const LaneDesc lane = pass.lanes[blockIdx.y];
   if (lane.rows == 0) return;
   const DeltaMemory memory = lanes[blockIdx.y];
   float* const cells = memory.state + static_cast<int64_t>(head) * kDim * kDim + c;
   const int64_t tape_stride = static_cast<int64_t>(heads) * kDim, out_at = static_cast<int64_t>(head) * kDim + c;
-  if (thread == 0) {
+  if (requests(thread)) {  // each of them has its own column in `cells`
     barrier_expect(m.state_here, sizeof(m.state));
-    bulk_copy(shared_address(m.state), cells, sizeof(m.state), shared_address(&m.state_here));
+    bulk_copy(shared_address(m.state), cells - thread % kRequesters, sizeof(m.state), shared_address(&m.state_here));
+    barrier_requested(m.state_here);
   }
   int done = -1;       // the lane's row whose state is held; -1: the committed one
   bool begun = false;  // u is that of the row that comes
@@ -300,27 +301,27 @@ __global__ void __launch_bounds__(core_threads(kDim))
   advance(core.packed, lane, memory.tail, channels, channel);
 }
 
-template <int kDim>
+template <int kDim, int kMostRows>
 void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
             Queue& queue) {
-  static const bool allowed = cudaFuncSetAttribute(core_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   sizeof(Memory<kDim>)) == cudaSuccess;
-  static_cast<void>(allowed);
+  using MemoryType = Memory<kDim, kMostRows>;
+  static_assert(sizeof(MemoryType) <= core_bytes(kDim, kMostRows));
   Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), core_threads(kDim),
-         sizeof(Memory<kDim>), queue}(core_kernel<kDim>, core, shape, pass, lanes);
+         sizeof(MemoryType), queue}(core_kernel<kDim, kMostRows>, core, shape, pass, lanes);
 }
 
 }  // namespace
 
-bool delta_core_runs(const DeltaShape& shape, int most_rows) {
+bool delta_core_runs(const DeltaShape& shape, int most_rows, const Limits& limits) {
   return (shape.key_dim == 128 || shape.key_dim == 64) && shape.value_dim == shape.key_dim && shape.kernel == kTaps &&
-         most_rows <= kMostRows && shape.value_heads % shape.key_heads == 0;
+         most_rows <= core_rows(shape.key_dim, limits) && shape.value_heads % shape.key_heads == 0;
 }
 
 void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
                        Queue& queue) {
-  if (shape.key_dim == 128) launch<128>(core, shape, pass, lanes, queue);
-  else launch<64>(core, shape, pass, lanes, queue);
+  if (shape.key_dim == 64) launch<64, kMostCoreRows>(core, shape, pass, lanes, queue);
+  else if (core_rows(128, queue.limits()) == kMostCoreRows) launch<128, kMostCoreRows>(core, shape, pass, lanes, queue);
+  else launch<128, kFewCoreRows>(core, shape, pass, lanes, queue);
 }
 
 }  // namespace foretoken::cuda

@@ -241,9 +241,6 @@ void run_blocks(const Part& part, const Columns& columns, unsigned wide, Queue& 
   const Split split = split_of(part);
   const size_t shared = sums_bytes<kBlocks>(split);
   const auto kernel = products<TileType, kBlocks, kExperts>;
-  static const bool allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   kMaxSplit * kBlocks * 8 * 17 * 4) == cudaSuccess;
-  static_cast<void>(allowed);
   const unsigned warps = static_cast<unsigned>(split.parts < kMostWarps<kBlocks> ? split.parts : kMostWarps<kBlocks>);
   Launch{dim3(wide, static_cast<unsigned>((part.rows + 15) / 16)), 32 * warps, shared, queue}(kernel, part, split,
                                                                                               columns);
@@ -349,13 +346,7 @@ void super_block_linear(const Part& part, const Columns& columns, Rows x, void* 
   }
   if (x.rows > kFewRows && part.wide)
     return run_many(part, to, plane, static_cast<float*>(work) + (floats + 3) / 4 * 4, queue);
-  for (int64_t first = 0; first < x.rows; first += kFewRows) {
-    Columns some = to;
-    some.rows = x.rows - first < kFewRows ? x.rows - first : kFewRows;
-    some.x += first * to.padded;
-    some.out += first * to.stride;
-    run_few(part, some, plane, queue);
-  }
+  run_few(part, to, plane, queue);
 }
 
 }  // namespace

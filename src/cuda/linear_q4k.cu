@@ -2,27 +2,25 @@
 // one super-block of it, and streams tiles of sixteen outputs through shared memory by bulk copies requested well
 // ahead: before the kernel that makes the rows has ended, and across tiles. Every value of a super-block is left in
 // shared memory; the warps take turns in adding up a tile's.
-#include <algorithm>
-
 #include "cuda/q4k.cuh"
 
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kMostStages = 6;
-constexpr int kManyWarps = 10;  // that need no more than two stages: what is requested first arrives first
 template <int kBlocks>
-constexpr int kBuffers = kBlocks == 1 ? 3 : 2;  // tiles whose values wait to be added
-constexpr int kColumnStride = 20;               // floats of sixteen outputs of a column: no two lanes meet in a bank
+constexpr int kBuffers = buffers_of(kBlocks);
 template <int kBlocks>
-constexpr int kValues = kBlocks * 8 * kColumnStride;  // of one super-block
-constexpr int kKeptBytes = 8 * 512;                   // a warp's inputs of the second block of columns
+constexpr int kValues = values_of(kBlocks);
 
 struct Plan {
   Slices slices;
   int tiles = 0, stages = 1;
   int64_t plane = 0;  // floats from the sums of one slice to those of the next
 };
+
+// Where no kernel of many rows exists, rows beyond a block's are groups in the grid's second dimension: their blocks
+// stream the same tiles at about the same time, so that weights come from memory once.
+constexpr bool kGroups = !kWgmma;
 
 struct Work {
   const uint8_t* weights = nullptr;
@@ -47,12 +45,19 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   float* const values = reinterpret_cast<float*>(
       memory + static_cast<size_t>(warps) * (plan.stages * Format::kBytes + (kBlocks > 1 ? kKeptBytes : 0)));
 
+  if constexpr (kGroups && !kExperts) {
+    const int64_t first = int64_t{blockIdx.y} * (kBlocks * 8);
+    columns.x += first * columns.padded;
+    columns.out += first * columns.stride;
+    columns.rows = min(columns.rows - first, int64_t{kBlocks * 8});
+  }
   if (lane == 0) {
-    for (int s = 0; s < plan.stages; ++s) barrier_init(arrived[warp][s], 1);
+    for (int s = 0; s < plan.stages; ++s) barrier_init(arrived[warp][s], kRequesters);
     if (warp == 0)
       for (int b = 0; b < kBuffers<kBlocks>; ++b) barrier_init(complete[b], used), barrier_init(vacant[b], 1);
     fence_barriers();
   }
+  meet_requesters();
   if constexpr (kExperts) begin_kernel();  // which weights: routing says
 
   // Work items of this block: tiles of outputs, or pairs of an expert's item and a tile.
@@ -76,14 +81,15 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     }
     return work;
   };
-  const auto request = [&](int i, int stage) {  // by lane 0
+  const auto request = [&](int i, int stage) {  // by the requesters
     const Work work = work_at(i);
     barrier_expect(arrived[warp][stage], Format::kBytes);
     bulk_copy(shared_address(ring + stage * Format::kBytes),
               work.weights + (work.tile * plan.slices.units + unit) * Format::kBytes, Format::kBytes,
               shared_address(&arrived[warp][stage]));
+    barrier_requested(arrived[warp][stage]);
   };
-  if (lane == 0 && warp < used)
+  if (requests(lane) && warp < used)
     for (int i = 0; i < plan.stages && i < count; ++i) request(i, i);
   __syncthreads();
   if constexpr (!kExperts) begin_kernel();  // the weights are on their way while the kernel before ends
@@ -169,7 +175,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
         [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
         [&](int b) { return totals[b]; }, value);
     __syncwarp();
-    if (lane == 0 && i + plan.stages < count) request(i + plan.stages, stage);
+    if (requests(lane) && i + plan.stages < count) request(i + plan.stages, stage);
     if (++stage == plan.stages) stage = 0, turn ^= 1;
 
     if (lap > 0) barrier_wait(vacant[buffer], static_cast<uint32_t>(lap - 1 & 1));
@@ -193,53 +199,38 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   if (adder == warp) add_up(count - 1, last_buffer, last_lap);
 }
 
-int multiprocessors() {
-  static const int count = [] {
-    int n = 0;
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
-    return n > 0 ? n : 1;
-  }();
-  return count;
-}
-
-// Of one multiprocessor. Eight columns leave room for the small kernels between products.
-template <int kBlocks>
-constexpr int kShared = kBlocks == 1 ? 208 * 1024 : 226 * 1024;
-
-template <int kBlocks>
-size_t fixed_bytes(int warps) {
-  return static_cast<size_t>(warps) *
-         (kBuffers<kBlocks> * kValues<kBlocks> * sizeof(float) + (kBlocks > 1 ? kKeptBytes : 0));
-}
-
 template <class Format, int kBlocks, bool kExperts>
 void run(const Part& part, const Columns& columns, int64_t plane, int64_t most_items, Queue& queue) {
-  const Slices slices = slices_of<Format>(part.cols);
-  const int warps = slices.most(), tiles = static_cast<int>((part.rows + 15) / 16);
-  // Blocks on a multiprocessor: few idle in the last round, many warps to hide latencies.
-  const int64_t items = int64_t{tiles} * slices.count * most_items;
-  const int most = std::max(1, std::min(kExperts ? 24 : 4, (kBlocks > 1 ? 20 : 24) / warps));
-  int resident = 1;
-  double best = 0;
-  for (int n = 1; n <= most; ++n) {
-    const int64_t blocks = int64_t{n} * multiprocessors(), rounds = (items + blocks - 1) / blocks;
-    const double busy = static_cast<double>(items) / static_cast<double>(rounds * blocks),
-                 score = busy * n * warps / (n * warps + 6);
-    if (score > best) resident = n, best = score;
+  const int64_t groups = kExperts ? 1 : (columns.rows + kBlocks * 8 - 1) / (kBlocks * 8);
+  const FewRowsTask task{.slices = slices_of<Format>(part.cols),
+                         .unit_bytes = Format::kBytes,
+                         .blocks = kBlocks,
+                         .experts = kExperts,
+                         .tiles = static_cast<int>((part.rows + 15) / 16),
+                         .items = most_items,
+                         .groups = groups};
+  const FewRowsPlan plan = plan_few_rows(task, queue.limits());
+  CHECK(plan.stages > 0);
+  Launch{dim3(static_cast<unsigned>(plan.places * task.slices.count), static_cast<unsigned>(groups)),
+         static_cast<unsigned>(32 * plan.warps), plan.shared,
+         queue}(few_rows<Format, kBlocks, kExperts>, part, Plan{task.slices, task.tiles, plan.stages, plane}, columns);
+}
+
+template <class Format>
+void run_rows(const Part& part, const Columns& columns, int64_t plane, Queue& queue) {
+  const int most = few_rows_at_once(slices_of<Format>(part.cols), Format::kBytes, queue.limits());
+  const auto some = [&](const Columns& of) {
+    if (of.rows <= 8 || most == 8) run<Format, 1, false>(part, of, plane, 1, queue);
+    else run<Format, 2, false>(part, of, plane, 1, queue);
+  };
+  if (!queue.limits().code.wgmma) return some(columns);
+  for (int64_t first = 0; first < columns.rows; first += most) {
+    Columns of = columns;
+    of.rows = std::min<int64_t>(most, columns.rows - first);
+    of.x += first * columns.padded;
+    of.out += first * columns.stride;
+    some(of);
   }
-  const size_t room = kShared<kBlocks> / static_cast<size_t>(resident), fixed = fixed_bytes<kBlocks>(warps);
-  const int stages =
-      std::clamp(static_cast<int>((room - std::min(room, fixed)) / (static_cast<size_t>(warps) * Format::kBytes)), 1,
-                 warps >= kManyWarps ? 2 : kMostStages);
-  const int places = static_cast<int>(
-      std::min<int64_t>(int64_t{resident} * multiprocessors() / slices.count, int64_t{tiles} * most_items));
-  const auto kernel = few_rows<Format, kBlocks, kExperts>;
-  static const bool allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared<kBlocks>) == cudaSuccess;
-  static_cast<void>(allowed);
-  const size_t shared = static_cast<size_t>(warps) * stages * Format::kBytes + fixed;
-  Launch{static_cast<unsigned>(std::max(places, 1) * slices.count), static_cast<unsigned>(32 * warps), shared, queue}(
-      kernel, part, Plan{slices, tiles, stages, plane}, columns);
 }
 
 }  // namespace
@@ -249,10 +240,8 @@ int super_block_slices(const Part& part) {
 }
 
 void run_few(const Part& part, const Columns& columns, int64_t plane, Queue& queue) {
-  const bool four = part.layout == Layout::kQ4K;
-  if (columns.rows <= 8)
-    four ? run<Q4K, 1, false>(part, columns, plane, 1, queue) : run<Q6K, 1, false>(part, columns, plane, 1, queue);
-  else four ? run<Q4K, 2, false>(part, columns, plane, 1, queue) : run<Q6K, 2, false>(part, columns, plane, 1, queue);
+  if (part.layout == Layout::kQ4K) run_rows<Q4K>(part, columns, plane, queue);
+  else run_rows<Q6K>(part, columns, plane, queue);
 }
 
 void run_few_experts(const Part& like, const Columns& columns, int64_t plane, int item_limit, Queue& queue) {

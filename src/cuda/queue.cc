@@ -25,8 +25,8 @@ bool same(dim3 a, dim3 b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
 }  // namespace
 
-Queue::Queue(bool graphs)
-    : graphs_allowed_(graphs), pinned_(pinned_memory(kDataBytes)), data_(device_memory(kDataBytes)) {
+Queue::Queue(bool graphs, const Limits& limits)
+    : graphs_allowed_(graphs), limits_(limits), pinned_(pinned_memory(kDataBytes)), data_(device_memory(kDataBytes)) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   live().push_back(this);
 }
@@ -77,7 +77,25 @@ uint64_t Queue::List::hash() const {
   return h;
 }
 
+namespace {
+
+// What a kernel may ask for is the process's: it grows with what any queue asks.
+void allow_shared(const void* kernel, size_t bytes) {
+  static std::mutex mutex;
+  static std::unordered_map<const void*, size_t> allowed_of;
+  const std::scoped_lock lock(mutex);
+  size_t& allowed = allowed_of[kernel];
+  if (bytes <= allowed) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "asking for shared memory");
+  allowed = bytes;
+}
+
+}  // namespace
+
 void Queue::begin_launch(const void* kernel, dim3 grid, dim3 block, size_t shared) {
+  CHECK(shared <= limits_.block_shared);
+  if (shared > 0) allow_shared(kernel, shared);
   pending_.launches.push_back({.kernel = kernel,
                                .grid = grid,
                                .block = block,
@@ -188,7 +206,7 @@ void Queue::launch_one(const List& list, const Launched& launched) {
   config.dynamicSmemBytes = launched.shared;
   config.stream = stream_;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = limits_.code.dependent_launch ? 1 : 0;  // kernels without the wait must not begin early
   check(cudaLaunchKernelExC(&config, launched.kernel, parameters), "a launch");
   ++counts_.launches;
 }
