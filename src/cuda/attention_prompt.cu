@@ -82,9 +82,9 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
     barrier_requested(here);
   };
   __syncthreads();  // the barriers are there for all
-  if (requests(lane) && 2 * warp < used)
+  if (lane < kRequesters && 2 * warp < used)
     for (int c = 0; c < kKeySlots && c < chunks; ++c) request_keys(c);
-  if (requests(threadIdx.x))
+  if (threadIdx.x < kRequesters)
     for (int b = 0; b < kOwn; ++b) request_values(b);
   // Rows and heads that do not exist read others' and are not written.
   const auto query_of = [&](int q) {
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
         }
       }
       __syncwarp();
-      if (requests(lane) && chunk + kKeySlots < chunks) request_keys(chunk + kKeySlots);
+      if (lane < kRequesters && chunk + kKeySlots < chunks) request_keys(chunk + kKeySlots);
     }
     const int t = b * kPageTokens + eight % 4 * 8;
 #pragma unroll
@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
   }
   fence_copies();
   __syncthreads();
-  if (requests(threadIdx.x))  // the keys' room is free
+  if (threadIdx.x < kRequesters)  // the keys' room is free
     for (int b = kOwn; b < kSlots; ++b) request_values(b);
 
   if (threadIdx.x < kAll) {
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
     __syncwarp();
     if (lane == 0) barrier_arrive(values_read[slot]);
     const int before = b - 1;
-    if (requests(threadIdx.x) && before >= 0 && before + kSlots < used) {
+    if (threadIdx.x < kRequesters && before >= 0 && before + kSlots < used) {
       barrier_wait(values_read[before % kSlots], static_cast<uint32_t>(before / kSlots & 1));
       request_values(before + kSlots);
     }

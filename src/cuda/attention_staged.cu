@@ -77,12 +77,12 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     uint32_t bytes = 0;
     for (int i = 0; i < 2; ++i)
       if (2 * warp + i < used && in_order(2 * warp + i)) bytes += kBlockChunk;
-    if (requests(lane)) barrier_expect(keys_here[warp][chunk % kKeySlots], bytes);
+    if (lane < kRequesters) barrier_expect(keys_here[warp][chunk % kKeySlots], bytes);
     for (int i = 0; i < 2; ++i) {
       const int b = 2 * warp + i;
       if (b >= used) continue;
       if (in_order(b)) {
-        if (requests(lane))
+        if (lane < kRequesters)
           bulk_copy(shared_address(to + i * kChunkPitch),
                     page_of(begin + b * kPageTokens) + key_at + chunk * kBlockChunk, kBlockChunk,
                     shared_address(&keys_here[warp][chunk % kKeySlots]));
@@ -96,13 +96,13 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
 #pragma unroll 16
       for (int d = 0; d < kChunkDims; ++d) own[d * kPageTokens] = from[d * kPageTokens];
     }
-    if (requests(lane)) barrier_requested(keys_here[warp][chunk % kKeySlots]);
+    if (lane < kRequesters) barrier_requested(keys_here[warp][chunk % kKeySlots]);
     __syncwarp();
   };
   __syncthreads();  // the barriers are there for all
   if (2 * warp < used)
     for (int c = 0; c < kKeySlots && c < chunks; ++c) request_keys(c);
-  if (requests(threadIdx.x))
+  if (threadIdx.x < kRequesters)
     for (int b = 0; b < kFirstValues; ++b) request_values(b);
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
     const int h = i / dim, d = i % dim;
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
   }
   fence_copies();
   __syncthreads();
-  if (requests(threadIdx.x))  // the keys' room is free
+  if (threadIdx.x < kRequesters)  // the keys' room is free
     for (int b = kFirstValues; b < kValueSlots; ++b) request_values(b);
 
   if (threadIdx.x < kHeads) {
@@ -192,7 +192,7 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     if (kOnce ? b == kRefill : b > 0 && b % kRefill == 0) {  // nobody reads the blocks before any more
       fence_copies();
       __syncthreads();
-      if (requests(threadIdx.x))
+      if (threadIdx.x < kRequesters)
         for (int later = b - kRefill + kValueSlots; later < min(b + kValueSlots, kSpanBlocks); ++later)
           request_values(later);
     }

@@ -11,7 +11,6 @@
 namespace foretoken::cuda {
 
 constexpr int kRequesters = kBulkCopies ? 1 : 32;
-FORETOKEN_DEVICE bool requests(int thread) { return kBulkCopies ? thread == 0 : thread < kRequesters; }
 
 FORETOKEN_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 

@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(core_threads(kDim))
   const DeltaMemory memory = lanes[blockIdx.y];
   float* const cells = memory.state + static_cast<int64_t>(head) * kDim * kDim + c;
   const int64_t tape_stride = static_cast<int64_t>(heads) * kDim, out_at = static_cast<int64_t>(head) * kDim + c;
-  if (requests(thread)) {  // each of them has its own column in `cells`
+  if (threadIdx.x < kRequesters) {  // each of them has its own column in `cells`
     barrier_expect(m.state_here, sizeof(m.state));
     bulk_copy(shared_address(m.state), cells - thread % kRequesters, sizeof(m.state), shared_address(&m.state_here));
     barrier_requested(m.state_here);

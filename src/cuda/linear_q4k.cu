@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
               shared_address(&arrived[warp][stage]));
     barrier_requested(arrived[warp][stage]);
   };
-  if (requests(lane) && warp < used)
+  if (lane < kRequesters && warp < used)
     for (int i = 0; i < plan.stages && i < count; ++i) request(i, i);
   __syncthreads();
   if constexpr (!kExperts) begin_kernel();  // the weights are on their way while the kernel before ends
@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
         [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
         [&](int b) { return totals[b]; }, value);
     __syncwarp();
-    if (requests(lane) && i + plan.stages < count) request(i + plan.stages, stage);
+    if (lane < kRequesters && i + plan.stages < count) request(i + plan.stages, stage);
     if (++stage == plan.stages) stage = 0, turn ^= 1;
 
     if (lap > 0) barrier_wait(vacant[buffer], static_cast<uint32_t>(lap - 1 & 1));
