@@ -69,7 +69,7 @@ deb: build
 	@ls build/package/*.deb
 
 clean:
-	@rm -rf build build-debug build-asan build-tsan build-fuzz build-coverage build-cuda
+	@rm -rf build build-debug build-asan build-tsan build-fuzz build-coverage build-cuda build-cuda-release
 
 setup:
 	@tools/setup.sh build

@@ -27,11 +27,12 @@ struct Options {
   int layers = 0, prefill = 512, prefix = 1024, rounds = 15;
   double read_limit = 4.45;  // TB/s of a streaming read on an H200, measured
   bool products = false, check = false, no_graphs = false, no_wide = false;
+  size_t most_shared = 0;
   int copies = 3;
 };
 
-// Whether every row of passes of 1 to 16 rows has the logits that it has alone: one lane decodes sixteen tokens one by one, another runs
-// them as chains of every length that it never commits. Returns the exit status.
+// Whether every row of passes of 1 to 16 rows has the logits that it has alone: one lane decodes sixteen tokens one by
+// one, another runs them as chains of every length that it never commits. Returns the exit status.
 int check_rows(TargetModel& target, int vocab) {
   constexpr int kRows = 16;
   const auto run = [&](LaneState& lane, int first, int rows, int settled) {
@@ -44,7 +45,8 @@ int check_rows(TargetModel& target, int vocab) {
     }
     const LaneRows lane_rows{0, rows, lane.length(), settled, {}};
     LaneState* lanes[] = {&lane};
-    const View logits = target.forward({.inputs = inputs, .lanes = {&lane_rows, 1}, .logits_rows = wanted}, lanes).logits;
+    const View logits =
+        target.forward({.inputs = inputs, .lanes = {&lane_rows, 1}, .logits_rows = wanted}, lanes).logits;
     if (settled == rows) target.commit(lane, wanted);
     return logits;
   };
@@ -69,12 +71,13 @@ int check_rows(TargetModel& target, int vocab) {
       compared += vocab;
     }
   }
-  fmt::print("rows alone and in passes of 1 to {}: {} of {} logits differ{}\n", kRows, different, compared, trivial > 0 ? "; the rows tell nothing apart" : "");
+  fmt::print("rows alone and in passes of 1 to {}: {} of {} logits differ{}\n", kRows, different, compared,
+             trivial > 0 ? "; the rows tell nothing apart" : "");
   return different == 0 && trivial == 0 ? 0 : 1;
 }
 
 int run(const Options& o) {
-  auto made = make_cuda_backend({.graphs = !o.no_graphs, .wide = !o.no_wide});
+  auto made = make_cuda_backend({.graphs = !o.no_graphs, .wide = !o.no_wide, .most_shared = o.most_shared});
   if (!made) {
     fmt::print(stderr, "cuda_bench: {}\n", made.error().message);
     return 4;
@@ -239,6 +242,8 @@ int main(int argc, char** argv) {
   app.add_flag("--no-graphs", o.no_graphs, "Launch kernels one by one, for tools that time them");
   app.add_flag("--no-wide", o.no_wide, "Products of many rows in groups of sixteen");
   app.add_flag("--check", o.check, "Compare rows alone with rows of passes, bit for bit, instead of timing");
+  app.add_option("--most-shared", o.most_shared,
+                 "Plans of a device with so many bytes of shared memory a block; 101376: consumer cards");
   app.add_flag("--products", o.products, "Time single products instead of passes");
   CLI11_PARSE(app, argc, argv);
   return foretoken::run(o);

@@ -82,7 +82,9 @@ void warm_up(LoadedModel& model) {
 std::string cache_fingerprint(const ServeOptions& o, LoadedModel& model) {
   const DraftResolution& drafts = model.drafts()->resolution();
   const std::string drafter = drafts.block ? drafts.drafter_path.string() + " " + o.common.draft_weights : drafts.mtp ? "mtp" : "none";
-  return fmt::format("{} {} {} {} {} {}", FORETOKEN_VERSION, model.bundle().fingerprint(), o.common.backend, o.common.kv_format, kNumericsVersion, drafter);
+  // Processors agree on every bit; a device's products are those of its kind and of its kernels.
+  const std::string backend = model.backend().on_host() ? o.common.backend : model.backend().info().detail;
+  return fmt::format("{} {} {} {} {} {}", FORETOKEN_VERSION, model.bundle().fingerprint(), backend, o.common.kv_format, kNumericsVersion, drafter);
 }
 
 // Null without --cache-disk.

@@ -3,11 +3,9 @@
 
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
+#include "cuda/plans.h"
 
 namespace foretoken::cuda {
-
-constexpr int kMaxDim = 256;
-constexpr int kSpanBlocks = kSpanTokens / kPageTokens;  // 16
 
 struct SpanTask {
   Rows queries, packed, out;
@@ -52,18 +50,10 @@ FORETOKEN_DEVICE float carry_sums(const float* sums, const float* factor, int us
   return l;
 }
 
-// Spans of bf16 keys and values through shared memory (attention_staged.cu); false when the shape is not theirs.
-bool run_staged_spans(SpanTask task, int rows, Queue& queue);
+// Spans of bf16 keys and values through shared memory (attention_staged.cu); false when neither the shape nor the
+// device is theirs.
+bool run_staged_spans(const SpanTask& task, int rows, Queue& queue);
 // The same for rows of one chain that share what is staged (attention_prompt.cu): many, or few that see many positions.
 bool run_prompt_spans(const SpanTask& task, int rows, Queue& queue);
-
-// What these two take, in microseconds of an H200 as measured there: a block of threads has a multiprocessor for itself
-// and takes a fixed time for what it stages, and some for each head of each row. It says which blocks there are; no
-// result depends on it.
-double staged_cost(const SpanTask& task, int rows);
-// Blocks of one row, one of each K/V head. Not all places for spans are taken (backend.cc).
-double blocks_of(const SpanTask& task);
-// Blocks that follow each other on a multiprocessor.
-double rounds_of(double blocks);
 
 }  // namespace foretoken::cuda

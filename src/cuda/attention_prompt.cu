@@ -9,28 +9,22 @@
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps, kRows = 4;
-constexpr int kChunkDims = 32;                             // dimensions of keys that are staged together
-constexpr int kBlockChunk = kChunkDims * kPageTokens * 2;  // bytes of them
-constexpr int kChunkPitch = kBlockChunk + 64;              // two blocks meet different banks
-constexpr int kKeySlots = 2;                               // chunks on their way, of a warp
-constexpr int kKeyBytes = kWarps * kKeySlots * 2 * kChunkPitch;
-constexpr int kValueSlot = kMaxDim * kPageTokens * 2;
-template <int kHeads>
-constexpr int kOwnValues = kHeads > 6 ? 3 : 4;  // blocks of values with room of their own; the next take the keys'
-template <int kHeads>
-constexpr int kValueSlots = kOwnValues<kHeads> + kKeyBytes / kValueSlot;
+constexpr int kWarps = kSpanWarps, kThreads = 32 * kWarps, kRows = kPromptRows;
+constexpr int kKeySlots = SpanRoom::kKeySlots, kValueSlot = SpanRoom::kValueSlot;
 template <int kHeads>
 constexpr int kQueries = kRows* kHeads;
-template <int kHeads>
-constexpr int kStagedBytes = kOwnValues<kHeads>* kValueSlot + kKeyBytes + kQueries<kHeads>*(kMaxDim + kSpanTokens) * 4;
+template <int kHeads, bool kSmall>
+constexpr SpanRoom kRoom = kSmall ? kSmallPrompt : large_prompt(kHeads);
 
 FORETOKEN_DEVICE float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }
 FORETOKEN_DEVICE float high_half(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
-template <int kHeads>
+template <int kHeads, bool kSmall>
 __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task, int end_row) {
-  constexpr int kOwn = kOwnValues<kHeads>, kSlots = kValueSlots<kHeads>, kAll = kQueries<kHeads>;
+  constexpr SpanRoom room = kRoom<kHeads, kSmall>;
+  constexpr int kOwn = room.own_values, kSlots = room.value_slots(), kAll = kQueries<kHeads>;
+  constexpr int kChunkDims = room.chunk_dims, kBlockChunk = room.block_chunk(), kChunkPitch = room.chunk_pitch(),
+                kKeyBytes = room.key_bytes();
   extern __shared__ __align__(128) uint8_t staged[];  // first values, then keys: [warp][slot][block of two]
   float* const query = reinterpret_cast<float*>(staged + kOwn * kValueSlot + kKeyBytes);  // [row, head][dimension]
   float* const weight = query + kAll * kMaxDim;  // [row, head][position]: scores, then exp(score - m)
@@ -44,9 +38,9 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
   const int first_head = kv_head * group + head_group * kHeads;
   const int heads = min(kHeads, (kv_head + 1) * group - first_head);
   if (lane == 0) {
-    for (int s = 0; s < kKeySlots; ++s) barrier_init(keys_here[warp][s], 1);
+    for (int s = 0; s < kKeySlots; ++s) barrier_init(keys_here[warp][s], kRequesters);
     for (int s = warp; s < kSlots; s += kWarps) {
-      barrier_init(values_here[s], 1);
+      barrier_init(values_here[s], kRequesters);
       barrier_init(values_read[s], kWarps);
     }
     fence_barriers();
@@ -68,16 +62,17 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
   const size_t key_at = task.layout.key_offset(task.layer, kv_head),
                value_at = task.layout.value_offset(task.layer, kv_head);
   const auto page_of = [&](int b) { return reinterpret_cast<const std::byte*>(owner.pages[begin / kPageTokens + b]); };
-  const auto request_values = [&](int b) {  // by one thread
+  const auto request_values = [&](int b) {  // by the requesters
     if (b >= used) return;
     const uint32_t bytes = static_cast<uint32_t>(dim * kPageTokens * 2);
     barrier_expect(values_here[b % kSlots], bytes);
     bulk_copy(shared_address(staged + b % kSlots * kValueSlot), page_of(b) + value_at, bytes,
               shared_address(&values_here[b % kSlots]));
+    barrier_requested(values_here[b % kSlots]);
   };
   uint8_t* const keys = staged + kOwn * kValueSlot + warp * kKeySlots * 2 * kChunkPitch;
   const int chunks = dim / kChunkDims;
-  const auto request_keys = [&](int chunk) {  // by one thread of a warp
+  const auto request_keys = [&](int chunk) {  // by a warp's requesters
     uint8_t* const to = keys + chunk % kKeySlots * 2 * kChunkPitch;
     uint64_t& here = keys_here[warp][chunk % kKeySlots];
     const int count = min(2, used - 2 * warp);
@@ -85,11 +80,12 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
     for (int i = 0; i < count; ++i)
       bulk_copy(shared_address(to + i * kChunkPitch), page_of(2 * warp + i) + key_at + chunk * kBlockChunk, kBlockChunk,
                 shared_address(&here));
+    barrier_requested(here);
   };
   __syncthreads();  // the barriers are there for all
-  if (lane == 0 && 2 * warp < used)
+  if (lane < kRequesters && 2 * warp < used)
     for (int c = 0; c < kKeySlots && c < chunks; ++c) request_keys(c);
-  if (threadIdx.x == 0)
+  if (threadIdx.x < kRequesters)
     for (int b = 0; b < kOwn; ++b) request_values(b);
   // Rows and heads that do not exist read others' and are not written.
   const auto query_of = [&](int q) {
@@ -139,7 +135,7 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
         }
       }
       __syncwarp();
-      if (lane == 0 && chunk + kKeySlots < chunks) request_keys(chunk + kKeySlots);
+      if (lane < kRequesters && chunk + kKeySlots < chunks) request_keys(chunk + kKeySlots);
     }
     const int t = b * kPageTokens + eight % 4 * 8;
 #pragma unroll
@@ -164,9 +160,9 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
       if (eight % 4 == 0 && b < used) largest[at][b] = m;
     }
   }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  fence_copies();
   __syncthreads();
-  if (threadIdx.x == 0)  // the keys' room is free
+  if (threadIdx.x < kRequesters)  // the keys' room is free
     for (int b = kOwn; b < kSlots; ++b) request_values(b);
 
   if (threadIdx.x < kAll) {
@@ -242,7 +238,7 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
     __syncwarp();
     if (lane == 0) barrier_arrive(values_read[slot]);
     const int before = b - 1;
-    if (threadIdx.x == 0 && before >= 0 && before + kSlots < used) {
+    if (threadIdx.x < kRequesters && before >= 0 && before + kSlots < used) {
       barrier_wait(values_read[before % kSlots], static_cast<uint32_t>(before / kSlots & 1));
       request_values(before + kSlots);
     }
@@ -269,50 +265,35 @@ __global__ void __launch_bounds__(kThreads, 1) prompt_span_kernel(SpanTask task,
   }
 }
 
-template <int kHeads>
+template <int kHeads, bool kSmall = false>
 void launch(SpanTask task, int group, int rows, Queue& queue) {
-  static const bool allowed =
-      cudaFuncSetAttribute(prompt_span_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           kStagedBytes<kHeads>) == cudaSuccess;
-  static_cast<void>(allowed);
   task.head_groups = (group + kHeads - 1) / kHeads;
+  constexpr int kBytes = kRoom<kHeads, kSmall>.bytes() + kQueries<kHeads> * (kMaxDim + kSpanTokens) * 4;
   Launch{dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups),
               static_cast<unsigned>((rows + kRows - 1) / kRows)),
-         kThreads, kStagedBytes<kHeads>, queue}(prompt_span_kernel<kHeads>, task, task.first_row + rows);
+         kThreads, kBytes, queue}(prompt_span_kernel<kHeads, kSmall>, task, task.first_row + rows);
 }
 
 constexpr int kManyRows = 33;  // that always share
 
-int heads_of(int group) { return group <= 2 ? 2 : group <= 4 ? 4 : group <= 6 ? 6 : 8; }
-
-double cost_of(const SpanTask& task, int rows) {
-  const int group = task.shape.query_heads / task.shape.kv_heads, heads = heads_of(group);
-  const double blocks = blocks_of(task) * ((rows + kRows - 1) / kRows) * ((group + heads - 1) / heads);
-  return rounds_of(blocks) * (11 + 2.4 * kRows * heads);
-}
-
 }  // namespace
 
 bool run_prompt_spans(const SpanTask& task, int rows, Queue& queue) {
-  if (!task.pass.one_chain || task.layout.format != KvFormat::kBF16 || task.shape.dim % kChunkDims != 0 ||
-      task.shape.dim > kMaxDim)
+  if (!task.pass.one_chain || task.layout.format != KvFormat::kBF16 ||
+      task.shape.dim % large_prompt(1).chunk_dims != 0 || task.shape.dim > kMaxDim)
     return false;
-  if (rows < kManyRows && (rows < kRows || cost_of(task, rows) > staged_cost(task, rows))) return false;
+  if (rows < kRows) return false;
   const int group = task.shape.query_heads / task.shape.kv_heads;
-  switch (heads_of(group)) {
-    case 2:
-      launch<2>(task, group, rows, queue);
-      break;
-    case 4:
-      launch<4>(task, group, rows, queue);
-      break;
-    case 6:
-      launch<6>(task, group, rows, queue);
-      break;
-    default:
-      launch<8>(task, group, rows, queue);
-      break;
-  }
+  const double blocks = span_blocks(task.spans, task.shape.kv_heads);
+  const SpanPlan plan = plan_prompt_spans(group, blocks * ((rows + kRows - 1) / kRows), queue.limits());
+  if (plan.heads == 0) return false;
+  if (rows < kManyRows && plan.cost > plan_staged_spans(group, blocks * rows, queue.limits()).cost) return false;
+  if (plan.small && plan.heads == 2) launch<2, true>(task, group, rows, queue);
+  else if (plan.small) launch<4, true>(task, group, rows, queue);
+  else if (plan.heads == 2) launch<2>(task, group, rows, queue);
+  else if (plan.heads == 4) launch<4>(task, group, rows, queue);
+  else if (plan.heads == 6) launch<6>(task, group, rows, queue);
+  else launch<8>(task, group, rows, queue);
   return true;
 }
 

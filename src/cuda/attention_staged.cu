@@ -9,23 +9,23 @@
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps;          // a warp the scores of two blocks
-constexpr int kChunkDims = 64;                             // dimensions of keys that are staged together
-constexpr int kBlockChunk = kChunkDims * kPageTokens * 2;  // bytes of them
-constexpr int kChunkPitch = kBlockChunk + 64;              // two blocks meet different banks
-constexpr int kKeySlots = 2;                               // chunks on their way, of a warp
-constexpr int kKeyBytes = kWarps * kKeySlots * 2 * kChunkPitch;
-constexpr int kFirstValues = 4;  // blocks of values with room of their own; the next take the keys'
-constexpr int kValueSlot = kMaxDim * kPageTokens * 2;
-constexpr int kValueSlots = kFirstValues + kKeyBytes / kValueSlot;
-static_assert(kValueSlots == 12);
-constexpr int kStagedBytes = kKeyBytes + kFirstValues * kValueSlot;
+constexpr int kWarps = kSpanWarps, kThreads = 32 * kWarps;  // a warp the scores of two blocks
+constexpr int kKeySlots = SpanRoom::kKeySlots, kValueSlot = SpanRoom::kValueSlot;
+static_assert(kLargeSpans.value_slots() == 12);
+static_assert(kSmallSpans.value_slots() == 4);
+template <bool kSmall>
+constexpr SpanRoom kRoom = kSmall ? kSmallSpans : kLargeSpans;
 
 FORETOKEN_DEVICE float low_half(uint32_t pair) { return __uint_as_float(pair << 16); }
 FORETOKEN_DEVICE float high_half(uint32_t pair) { return __uint_as_float(pair & 0xFFFF0000u); }
 
-template <int kHeads>
+template <int kHeads, bool kSmall>
 __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task) {
+  constexpr SpanRoom room = kRoom<kSmall>;
+  constexpr int kChunkDims = room.chunk_dims, kBlockChunk = room.block_chunk(), kChunkPitch = room.chunk_pitch(),
+                kFirstValues = room.own_values, kValueSlots = room.value_slots();
+  // Blocks of values that are read before the next are requested in their room.
+  constexpr int kRefill = kSmall ? kValueSlots / 2 : 8;
   extern __shared__ __align__(128) uint8_t staged[];  // first values, then keys: [warp][slot][block of two]
   __shared__ __align__(16) float query[kHeads][kMaxDim];
   __shared__ __align__(16) float weight[kHeads][kSpanTokens];  // scores, then exp(score - m)
@@ -39,8 +39,8 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
   const int first_head = kv_head * group + head_group * kHeads;
   const int heads = min(kHeads, (kv_head + 1) * group - first_head);
   if (lane == 0) {
-    for (int s = 0; s < kKeySlots; ++s) barrier_init(keys_here[warp][s], 1);
-    for (int b = warp; b < kSpanBlocks; b += kWarps) barrier_init(values_here[b], 1);
+    for (int s = 0; s < kKeySlots; ++s) barrier_init(keys_here[warp][s], kRequesters);
+    for (int b = warp; b < kSpanBlocks; b += kWarps) barrier_init(values_here[b], kRequesters);
     fence_barriers();
   }
   // Descriptions come from the host: they are there before the kernel before ends.
@@ -65,12 +65,13 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     const int s = b % kValueSlots;
     return staged + s * kValueSlot;
   };
-  const auto request_values = [&](int b) {  // by one thread
+  const auto request_values = [&](int b) {  // by the requesters
     if (b >= used || !in_order(b)) return;
     const uint32_t bytes = static_cast<uint32_t>(dim * kPageTokens * 2);
     barrier_expect(values_here[b], bytes);
     bulk_copy(shared_address(value_slot(b)), page_of(begin + b * kPageTokens) + value_at, bytes,
               shared_address(&values_here[b]));
+    barrier_requested(values_here[b]);
   };
   uint8_t* const keys = staged + kFirstValues * kValueSlot + warp * kKeySlots * 2 * kChunkPitch;
   const int chunks = dim / kChunkDims;
@@ -79,12 +80,12 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
     uint32_t bytes = 0;
     for (int i = 0; i < 2; ++i)
       if (2 * warp + i < used && in_order(2 * warp + i)) bytes += kBlockChunk;
-    if (lane == 0) barrier_expect(keys_here[warp][chunk % kKeySlots], bytes);
+    if (lane < kRequesters) barrier_expect(keys_here[warp][chunk % kKeySlots], bytes);
     for (int i = 0; i < 2; ++i) {
       const int b = 2 * warp + i;
       if (b >= used) continue;
       if (in_order(b)) {
-        if (lane == 0)
+        if (lane < kRequesters)
           bulk_copy(shared_address(to + i * kChunkPitch),
                     page_of(begin + b * kPageTokens) + key_at + chunk * kBlockChunk, kBlockChunk,
                     shared_address(&keys_here[warp][chunk % kKeySlots]));
@@ -98,12 +99,13 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
 #pragma unroll 16
       for (int d = 0; d < kChunkDims; ++d) own[d * kPageTokens] = from[d * kPageTokens];
     }
+    if (lane < kRequesters) barrier_requested(keys_here[warp][chunk % kKeySlots]);
     __syncwarp();
   };
   __syncthreads();  // the barriers are there for all
   if (2 * warp < used)
     for (int c = 0; c < kKeySlots && c < chunks; ++c) request_keys(c);
-  if (threadIdx.x == 0)
+  if (threadIdx.x < kRequesters)
     for (int b = 0; b < kFirstValues; ++b) request_values(b);
   for (int i = threadIdx.x; i < kHeads * dim; i += kThreads) {
     const int h = i / dim, d = i % dim;
@@ -156,9 +158,9 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
       if (pair == 0 && b < used) largest[h][b] = m;
     }
   }
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  fence_copies();
   __syncthreads();
-  if (threadIdx.x == 0)  // the keys' room is free
+  if (threadIdx.x < kRequesters)  // the keys' room is free
     for (int b = kFirstValues; b < kValueSlots; ++b) request_values(b);
 
   if (threadIdx.x < kHeads) {
@@ -189,11 +191,13 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
   const bool active = d < dim && set < kSets;
   float even[kPer] = {}, odd[kPer] = {};
   for (int b = 0; b < used; ++b) {
-    if (b == 8) {  // nobody reads the first four any more
-      asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    constexpr bool kOnce = 2 * kRefill >= kSpanBlocks;
+    if (kOnce ? b == kRefill : b > 0 && b % kRefill == 0) {  // nobody reads the blocks before any more
+      fence_copies();
       __syncthreads();
-      if (threadIdx.x == 0)
-        for (int later = kValueSlots; later < kSpanBlocks; ++later) request_values(later);
+      if (threadIdx.x < kRequesters)
+        for (int later = b - kRefill + kValueSlots; later < min(b + kValueSlots, kSpanBlocks); ++later)
+          request_values(later);
     }
     uint8_t* const slot = value_slot(b);
     const int last = min(count - b * kPageTokens, kPageTokens);
@@ -269,81 +273,48 @@ __global__ void __launch_bounds__(kThreads, 1) staged_span_kernel(SpanTask task)
   }
 }
 
-// Heads that share what is staged of keys and values, and what a launch with them costs.
-struct Sharing {
-  int heads = 1;
-  double cost = 0;
-};
-Sharing best_sharing(const SpanTask& task, int rows) {
-  const int group = task.shape.query_heads / task.shape.kv_heads;
-  Sharing best;
-  for (const int heads : {1, 2, 3, 4, 6, 8}) {
-    const int groups = (group + heads - 1) / heads;
-    const double cost = rounds_of(blocks_of(task) * rows * groups) * (11 + 3.8 * std::min(heads, group));
-    if (heads == 1 || (cost < best.cost && heads < 2 * group)) best = {heads, cost};
-  }
-  return best;
-}
-
-template <int kHeads>
-void launch(SpanTask task, int group, int rows, Queue& queue) {
-  static const bool allowed =
-      cudaFuncSetAttribute(staged_span_kernel<kHeads>, cudaFuncAttributeMaxDynamicSharedMemorySize, kStagedBytes) ==
-      cudaSuccess;
-  static_cast<void>(allowed);
+template <int kHeads, bool kSmall>
+void launch_in(SpanTask task, int group, int rows, Queue& queue) {
   task.head_groups = (group + kHeads - 1) / kHeads;
   Launch{dim3(static_cast<unsigned>(task.spans), static_cast<unsigned>(task.shape.kv_heads * task.head_groups),
               static_cast<unsigned>(rows)),
-         kThreads, kStagedBytes, queue}(staged_span_kernel<kHeads>, task);
+         kThreads, kRoom<kSmall>.bytes(), queue}(staged_span_kernel<kHeads, kSmall>, task);
 }
 
-int multiprocessors() {
-  static const int count = [] {
-    int n = 0;
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
-    return n > 0 ? n : 1;
-  }();
-  return count;
+template <int kHeads>
+void launch(const SpanTask& task, int group, int rows, bool small, Queue& queue) {
+  if (small) launch_in<kHeads, true>(task, group, rows, queue);
+  else launch_in<kHeads, false>(task, group, rows, queue);
 }
 
 }  // namespace
 
-double rounds_of(double blocks) {
-  const double rounds = blocks / multiprocessors();
-  return rounds <= 1 ? 1 : rounds + 0.5;
-}
-
-double blocks_of(const SpanTask& task) {
-  const int places = task.spans, fewest = places <= 2 ? places : places == 4 ? 3 : places == 8 ? 5 : places - 7;
-  const double spans = places == 1 ? 1 : 0.5 * (fewest + places) - 0.5;
-  return spans * task.shape.kv_heads;
-}
-
-double staged_cost(const SpanTask& task, int rows) { return best_sharing(task, rows).cost; }
-
-bool run_staged_spans(SpanTask task, int rows, Queue& queue) {
-  if (task.layout.format != KvFormat::kBF16 || task.shape.dim % kChunkDims != 0 || task.shape.dim > kMaxDim)
+bool run_staged_spans(const SpanTask& task, int rows, Queue& queue) {
+  if (task.layout.format != KvFormat::kBF16 || task.shape.dim % kLargeSpans.chunk_dims != 0 || task.shape.dim > kMaxDim)
     return false;
   const int group = task.shape.query_heads / task.shape.kv_heads;
-  switch (best_sharing(task, rows).heads) {
+  const SpanPlan plan = plan_staged_spans(group, span_blocks(task.spans, task.shape.kv_heads) * rows, queue.limits());
+  switch (plan.heads) {
     case 1:
-      launch<1>(task, group, rows, queue);
+      launch<1>(task, group, rows, plan.small, queue);
       break;
     case 2:
-      launch<2>(task, group, rows, queue);
+      launch<2>(task, group, rows, plan.small, queue);
       break;
     case 3:
-      launch<3>(task, group, rows, queue);
+      launch<3>(task, group, rows, plan.small, queue);
       break;
     case 4:
-      launch<4>(task, group, rows, queue);
+      launch<4>(task, group, rows, plan.small, queue);
       break;
     case 6:
-      launch<6>(task, group, rows, queue);
+      launch<6>(task, group, rows, plan.small, queue);
+      break;
+    case 8:
+      launch<8>(task, group, rows, plan.small, queue);
       break;
     default:
-      launch<8>(task, group, rows, queue);
-      break;
+      return false;
   }
   return true;
 }

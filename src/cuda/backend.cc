@@ -38,13 +38,18 @@ constexpr int kMostTopExperts = 32, kMostExperts = 512;
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device, const CudaOptions& options) : device_(device), admission_(options.wide) {
+CudaBackend::CudaBackend(int device, const KernelCode& code, const CudaOptions& options)
+    : device_(device), admission_(options.wide && code.wgmma) {
   check(cudaSetDevice(device), "choosing a device");
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "asking for properties");
-  detail_ = fmt::format("{}, sm_{}{}, {} GiB", properties.name, properties.major, properties.minor,
-                        properties.totalGlobalMem >> 30);
-  queue_ = std::make_unique<Queue>(options.graphs);
+  detail_ = fmt::format("{}, sm_{}{}, {} GiB, kernels of {}", properties.name, properties.major, properties.minor,
+                        properties.totalGlobalMem >> 30, name_of(code));
+  const Limits all{.code = code,
+                   .multiprocessors = properties.multiProcessorCount,
+                   .block_shared = properties.sharedMemPerBlockOptin,
+                   .multiprocessor_shared = properties.sharedMemPerMultiprocessor};
+  queue_ = std::make_unique<Queue>(options.graphs, limited(all, options.most_shared));
   transfers_ = std::make_unique<Transfers>(*queue_);
 }
 
@@ -735,7 +740,7 @@ void CudaBackend::causal_conv(View packed, View weight, const DeltaShape& shape,
   CHECK(weight.stride == weight.cols);
   if (packed.rows == 0) return;
   convolution_ = {packed, weight, out, shape, describe(batch, packed.rows, {}), {lanes.begin(), lanes.end()}};
-  if (!delta_core_runs(shape, convolution_->pass.most_rows)) finish_delta();
+  if (!delta_core_runs(shape, convolution_->pass.most_rows, queue_->limits())) finish_delta();
 }
 
 void CudaBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape,

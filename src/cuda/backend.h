@@ -37,8 +37,8 @@ class CudaMatrix final : public Matrix {
 
 class CudaBackend final : public Backend {
  public:
-  // `device` exists and is of an architecture that the kernels were compiled for.
-  CudaBackend(int device, const CudaOptions& options);
+  // `device` exists and runs the kernels, which are `code`.
+  CudaBackend(int device, const KernelCode& code, const CudaOptions& options);
   ~CudaBackend() override;
   BackendInfo info() const override;
   BackendLimits limits() const override;

@@ -10,7 +10,8 @@ namespace {
 constexpr int kThreads = 256, kQueries = 32;  // of a block of threads: a warp has four
 constexpr int kPitch = kQueries + 4;          // floats of 32 queries, so that columns meet different banks
 constexpr int kChunk = 128, kChunkPages = kChunk / kPageTokens;
-constexpr int kMostSplits = 32;  // of a lane's context; each takes as many chunks as it must
+constexpr int kResident = kBulkCopies ? 2 : 1;  // of a multiprocessor: an older one's shared memory has room for one
+constexpr int kMostSplits = 32;                 // of a lane's context; each takes as many chunks as it must
 
 template <int kDim>
 struct Memory {
@@ -49,7 +50,7 @@ FORETOKEN_DEVICE float high_half(uint32_t pair) { return __uint_as_float(pair & 
 
 // partial [rows][query heads][splits of the launch][dim + 2]: largest score, sum of weights, weighted values.
 template <int kDim>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kResident)
     block_spans_kernel(Rows queries, BlockHeads shape, const BlockLaneDesc* lanes, int tiles, KvLayout layout,
                        float* partial) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -240,13 +241,11 @@ __global__ void __launch_bounds__(128) block_merge_kernel(const float* partial, 
 }
 static_assert(kMostSplits == 32);
 
+static_assert(sizeof(Memory<128>) + 1024 <= kLeastShared);
+
 template <int kDim>
 void launch(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows, int splits,
             const KvLayout& layout, float* partial, Queue& queue) {
-  static const bool allowed =
-      cudaFuncSetAttribute(block_spans_kernel<kDim>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           sizeof(Memory<kDim>)) == cudaSuccess;
-  static_cast<void>(allowed);
   const int tiles = (rows * (shape.query_heads / shape.kv_heads) + kQueries - 1) / kQueries;
   Launch{dim3(static_cast<unsigned>(splits), static_cast<unsigned>(shape.kv_heads * tiles),
               static_cast<unsigned>(lane_count)),

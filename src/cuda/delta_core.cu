@@ -1,29 +1,43 @@
 // Few rows of the gated delta net in one kernel: convolution, factors, the delta rule and the gated norm, each in the
 // order of its own kernel (delta.cu, elementwise.cu), so with their bits. A block of threads takes a value head of a
 // lane, a thread a column of its state.
+#include <type_traits>
+
 #include "cuda/bulk.cuh"
 #include "cuda/kernels.h"
+#include "cuda/plans.h"
 
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kTaps = 4;
-constexpr int kChunkRows = 8;
-constexpr int kMostRows = 32;
+constexpr int kTaps = kCoreTaps, kChunkRows = kCoreChunkRows;
 constexpr int kWindowRows = kChunkRows + kTaps - 1;
+
+// What goes from group to group (kRelay).
+template <int kDim>
+struct Relayed {
+  float o[2][kDim], u[2][kDim], d[kDim];
+};
+struct Nothing {};
 
 // Threads of a block: the keys' and values' dimension. Loops over the state are short, since code that runs once is
 // slow to fetch.
-template <int kDim>
+template <int kDim, int kMostRows>
 struct Memory {
   float state[kDim][kDim];      // [key][column]
   float keys[kMostRows][kDim];  // of all rows: trees go back to them
   float queries[kChunkRows][kDim], values[kChunkRows][kDim];
   float window[kWindowRows][3][kDim];  // what the convolution reads; then results
   float decays[kChunkRows], betas[kChunkRows], roots[kChunkRows];
-  float relayed_o[2][kDim], relayed_u[2][kDim], relayed_d[kDim];
+  // Where there is less room it is the state's, which groups that relay have in registers before.
+  static constexpr bool kOwnRelayed = kMostRows == kMostCoreRows;
+  std::conditional_t<kOwnRelayed, Relayed<kDim>, Nothing> own_relayed;
   int last_arrival;
   uint64_t state_here;
+  __device__ __forceinline__ Relayed<kDim>& relayed() {
+    if constexpr (kOwnRelayed) return own_relayed;
+    else return *reinterpret_cast<Relayed<kDim>*>(&state[0][0]);
+  }
 };
 
 // sum_of_squares of two vectors of n by the halves of a warp.
@@ -122,11 +136,11 @@ constexpr int core_threads(int dim) { return 3 * dim; }
 
 // Threads are three groups of kDim: of the queries', the keys' and the values' channels, then of rows. The rule is the
 // first group's, or with kRelay, for passes of several rows, of all three.
-template <int kDim, bool kRelay>
+template <int kDim, int kMostRows, bool kRelay>
 __global__ void __launch_bounds__(core_threads(kDim), kRelay ? 1 : 2)
     core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   extern __shared__ __align__(128) uint8_t shared[];
-  Memory<kDim>& m = *reinterpret_cast<Memory<kDim>*>(shared);
+  auto& m = *reinterpret_cast<Memory<kDim, kMostRows>*>(shared);
   constexpr int kWarps = core_threads(kDim) / 32;
   const int thread = threadIdx.x, group = thread / kDim, c = thread % kDim, warp = thread >> 5, lane_id = thread & 31;
   const int head = blockIdx.x, key_head = shape.key_head_of(head), heads = shape.value_heads;
@@ -147,16 +161,18 @@ __global__ void __launch_bounds__(core_threads(kDim), kRelay ? 1 : 2)
       asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
   }
   if (thread == 0) {
-    barrier_init(m.state_here, 1);
+    barrier_init(m.state_here, kRequesters);
     fence_barriers();
   }
+  meet_requesters();
   begin_kernel();
   if (lane.rows == 0) return;
   float* const cells = memory.state + static_cast<int64_t>(head) * kDim * kDim + c;
   const int64_t tape_stride = static_cast<int64_t>(heads) * kDim, out_at = static_cast<int64_t>(head) * kDim + c;
-  if (thread == 0) {
+  if (threadIdx.x < kRequesters) {  // each of them has its own column in `cells`
     barrier_expect(m.state_here, sizeof(m.state));
-    bulk_copy(shared_address(m.state), cells, sizeof(m.state), shared_address(&m.state_here));
+    bulk_copy(shared_address(m.state), cells - thread % kRequesters, sizeof(m.state), shared_address(&m.state_here));
+    barrier_requested(m.state_here);
   }
   int done = -1;       // the lane's row whose state is held; -1: the committed one
   bool begun = false;  // u is that of the row that comes
@@ -269,6 +285,7 @@ __global__ void __launch_bounds__(core_threads(kDim), kRelay ? 1 : 2)
     // ---- The rule. The window's room takes results.
     if constexpr (kRelay) {
       const Relay<kDim> relay{warp % (kDim / 32)};
+      Relayed<kDim>& relayed = m.relayed();
       const bool is_first = group == 0, is_last = group == 2;
 #pragma unroll 1
       for (int r = 0; r < count; ++r) {
@@ -294,28 +311,28 @@ __global__ void __launch_bounds__(core_threads(kDim), kRelay ? 1 : 2)
         if (!begun) {
           if (!is_first) relay.take_over(group);
           u = enter_row<kDim>(held, own_keys, m.decays[r], &m.keys[i_row][first_key],
-                              is_first ? 0.0f : m.relayed_u[group - 1][c]);
+                              is_first ? 0.0f : relayed.u[group - 1][c]);
           if (!is_last) {
-            m.relayed_u[group][c] = u;
+            relayed.u[group][c] = u;
             relay.hand_on(group);
           }
         }
         float d;
         if (is_last) {
           d = __fmul_rn(m.betas[r], __fsub_rn(m.values[r][c], u));
-          m.relayed_d[c] = d;
+          relayed.d[c] = d;
           if (i_row >= lane.settled) memory.tape.delta[static_cast<int64_t>(i_row) * tape_stride + out_at] = d;
           relay.announce();
         } else {
           relay.hear();
-          d = m.relayed_d[c];
+          d = relayed.d[c];
         }
         // The next row of a chain begins where this one ends: both run at once.
         begun = r + 1 < count && (lane.chain || pass.rows[lane.first_row + i_row + 1].parent == i_row);
         done = i_row;
         if (!is_first) relay.take_over(group);
-        float o = is_first ? 0.0f : m.relayed_o[group - 1][c];
-        u = is_first ? 0.0f : m.relayed_u[group - 1][c];
+        float o = is_first ? 0.0f : relayed.o[group - 1][c];
+        u = is_first ? 0.0f : relayed.u[group - 1][c];
         // One where no child follows: the state as it is.
         const float next_decay = begun ? m.decays[r + 1] : 1.0f;
         const float *key = &m.keys[i_row][first_key], *query = &m.queries[r][first_key],
@@ -326,8 +343,8 @@ __global__ void __launch_bounds__(core_threads(kDim), kRelay ? 1 : 2)
         if (is_last) {
           m.window[r][1][c] = o;
         } else {
-          m.relayed_o[group][c] = o;
-          m.relayed_u[group][c] = u;
+          relayed.o[group][c] = o;
+          relayed.u[group][c] = u;
           relay.hand_on(group);
         }
         // Nobody begins another chain before this one has come to its end.
@@ -449,46 +466,36 @@ __global__ void __launch_bounds__(core_threads(kDim), kRelay ? 1 : 2)
   advance(core.packed, lane, memory.tail, channels, channel);
 }
 
-template <int kDim, bool kRelay>
+template <int kDim, int kMostRows, bool kRelay>
 void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
             Queue& queue) {
-  const auto kernel = core_kernel<kDim, kRelay>;
-  static const bool allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(Memory<kDim>)) == cudaSuccess;
-  static_cast<void>(allowed);
+  using MemoryType = Memory<kDim, kMostRows>;
+  static_assert(sizeof(MemoryType) <= core_bytes(kDim, kMostRows));
   Launch{dim3(static_cast<unsigned>(shape.value_heads), static_cast<unsigned>(pass.lane_count)), core_threads(kDim),
-         sizeof(Memory<kDim>), queue}(kernel, core, shape, pass, lanes);
+         sizeof(MemoryType), queue}(core_kernel<kDim, kMostRows, kRelay>, core, shape, pass, lanes);
 }
 
-int multiprocessors() {
-  static const int count = [] {
-    int n = 0;
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
-    return n > 0 ? n : 1;
-  }();
-  return count;
-}
-
-template <int kDim>
+template <int kDim, int kMostRows>
 void launch(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
             int most_rows, Queue& queue) {
-  // A block that relays has a multiprocessor for itself; of the others it has two.
-  const bool alone = shape.value_heads * pass.lane_count <= multiprocessors();
-  if (most_rows > 1 && alone) launch<kDim, true>(core, shape, pass, lanes, queue);
-  else launch<kDim, false>(core, shape, pass, lanes, queue);
+  if (most_rows > 1 && core_relays(kDim, kMostRows, int64_t{shape.value_heads} * pass.lane_count, queue.limits()))
+    launch<kDim, kMostRows, true>(core, shape, pass, lanes, queue);
+  else launch<kDim, kMostRows, false>(core, shape, pass, lanes, queue);
 }
 
 }  // namespace
 
-bool delta_core_runs(const DeltaShape& shape, int most_rows) {
+bool delta_core_runs(const DeltaShape& shape, int most_rows, const Limits& limits) {
   return (shape.key_dim == 128 || shape.key_dim == 64) && shape.value_dim == shape.key_dim && shape.kernel == kTaps &&
-         most_rows <= kMostRows && shape.value_heads % shape.key_heads == 0;
+         most_rows <= core_rows(shape.key_dim, limits) && shape.value_heads % shape.key_heads == 0;
 }
 
 void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
                        int most_rows, Queue& queue) {
-  if (shape.key_dim == 128) launch<128>(core, shape, pass, lanes, most_rows, queue);
-  else launch<64>(core, shape, pass, lanes, most_rows, queue);
+  if (shape.key_dim == 64) launch<64, kMostCoreRows>(core, shape, pass, lanes, most_rows, queue);
+  else if (core_rows(128, queue.limits()) == kMostCoreRows)
+    launch<128, kMostCoreRows>(core, shape, pass, lanes, most_rows, queue);
+  else launch<128, kFewCoreRows>(core, shape, pass, lanes, most_rows, queue);
 }
 
 }  // namespace foretoken::cuda

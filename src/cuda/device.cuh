@@ -15,6 +15,21 @@ namespace foretoken::cuda {
 
 #define FORETOKEN_DEVICE static __device__ __forceinline__
 
+// What the code being compiled may use; the host asks limits.h. Of the architecture compiled for, not of the device: an
+// older one's code runs on newer devices.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define FORETOKEN_HAS_BULK_COPIES 1
+#else
+#define FORETOKEN_HAS_BULK_COPIES 0
+#endif
+#ifdef __CUDA_ARCH_FEAT_SM90_ALL
+#define FORETOKEN_HAS_WGMMA 1
+#else
+#define FORETOKEN_HAS_WGMMA 0
+#endif
+constexpr bool kBulkCopies = FORETOKEN_HAS_BULK_COPIES, kWgmma = FORETOKEN_HAS_WGMMA;
+constexpr bool kDependentLaunch = FORETOKEN_HAS_BULK_COPIES;  // since sm_90 too
+
 FORETOKEN_DEVICE float fma(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 FORETOKEN_DEVICE float infinity() { return __int_as_float(0x7F800000); }
 
@@ -146,7 +161,7 @@ FORETOKEN_DEVICE int8_t activation_code(float x, float inverse) {
 // Every kernel begins with this: the next one may be brought in (it waits here in turn), and what came before is
 // complete and visible. What no earlier kernel writes (weights) may be read before.
 FORETOKEN_DEVICE void begin_kernel() {
-#if __CUDA_ARCH__ >= 900
+#if FORETOKEN_HAS_BULK_COPIES
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif

@@ -1,4 +1,4 @@
-// The shared library's entry: is there a device that the kernels were compiled for?
+// The shared library's entry: is there a device that kernels were compiled for?
 #include "cuda/entry.h"
 
 #include <fmt/format.h>
@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "cuda/backend.h"
+#include "cuda/code.h"
 
 namespace {
 
@@ -28,17 +29,12 @@ foretoken::Backend* foretoken_cuda_create(const foretoken::CudaOptions& options,
   int major = 0, minor = 0;
   foretoken::cuda::check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0), "asking for properties");
   foretoken::cuda::check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0), "asking for properties");
-  const std::string compiled = FORETOKEN_CUDA_ARCHITECTURES;  // "90a,86": machine code only, nothing is compiled at run time
-  const std::string wanted = std::to_string(major) + std::to_string(minor);
-  bool found = false;
-  for (size_t begin = 0; begin < compiled.size();) {
-    const size_t end = std::min(compiled.find(',', begin), compiled.size());
-    std::string one = compiled.substr(begin, end - begin);
-    if (!one.empty() && one.back() == 'a') one.pop_back();
-    found = found || one == wanted;
-    begin = end + 1;
-  }
-  if (!found)
-    return fail(error, bytes, fmt::format("the device is sm_{}, and the kernels were compiled for sm_{} only", wanted, compiled));
-  return new foretoken::cuda::CudaBackend(0, options);
+  foretoken::cuda::check(cudaSetDevice(0), "choosing a device");
+  foretoken::cuda::KernelCode code;
+  const cudaError_t asked = foretoken::cuda::ask_code(code);
+  if (asked != cudaSuccess)
+    return fail(error, bytes,
+                fmt::format("the device is sm_{}{}, and the kernels were compiled for {}: {}", major, minor,
+                            FORETOKEN_CUDA_ARCHITECTURES, cudaGetErrorString(asked)));
+  return new foretoken::cuda::CudaBackend(0, code, options);
 }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cuda/limits.h"
 #include "cuda/queue.h"
 #include "numerics/quant.h"
 #include "ops/batch.h"
@@ -217,7 +218,7 @@ inline constexpr int kMaxKeyDim = 128;
 
 // Convolution, delta rule and gated norm of few rows as one kernel; the same bits. Values of the convolution are
 // written too.
-bool delta_core_runs(const DeltaShape& shape, int most_rows);
+bool delta_core_runs(const DeltaShape& shape, int most_rows, const Limits& limits);
 struct DeltaCore {
   Rows packed, conv, beta_alpha, gate, out;
   const float *weight = nullptr, *decay_rate = nullptr, *dt_bias = nullptr, *norm = nullptr;

@@ -246,9 +246,6 @@ void run_blocks(const Part& part, const Columns& columns, unsigned wide, Queue& 
   const Split split = split_of(part);
   const size_t shared = sums_bytes<kBlocks>(split);
   const auto kernel = products<TileType, kBlocks, kExperts>;
-  static const bool allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   kMaxSplit * kBlocks * 8 * 17 * 4) == cudaSuccess;
-  static_cast<void>(allowed);
   const unsigned warps = static_cast<unsigned>(split.parts < kMostWarps<kBlocks> ? split.parts : kMostWarps<kBlocks>);
   Launch{dim3(wide, static_cast<unsigned>((part.rows + 15) / 16)), 32 * warps, shared, queue}(kernel, part, split,
                                                                                               columns);
@@ -364,13 +361,7 @@ void super_block_linear(const Part& part, const Columns& columns, Rows x, void* 
   }
   if (x.rows > kFewRows && part.wide)
     return run_many(part, to, plane, static_cast<float*>(work) + (floats + 3) / 4 * 4, queue);
-  for (int64_t first = 0; first < x.rows; first += kFewRows) {
-    Columns some = to;
-    some.rows = x.rows - first < kFewRows ? x.rows - first : kFewRows;
-    some.x += first * to.padded;
-    some.out += first * to.stride;
-    run_few(part, some, plane, queue);
-  }
+  run_few(part, to, plane, queue);
 }
 
 }  // namespace
@@ -418,16 +409,7 @@ void launch_linear(const Part& part, Rows x, const uint16_t* bf16, Rows out, int
 }
 
 void launch_gated(const Part& part, const uint16_t* bf16, int64_t rows, const Hidden& hidden, Queue& queue) {
-  const int64_t padded = padded_cols(part.cols);
-  for (int64_t first = 0; first < rows; first += kFewRows) {
-    Columns columns{.x = bf16 + first * padded,
-                    .padded = padded,
-                    .rows = rows - first < kFewRows ? rows - first : kFewRows,
-                    .hidden = hidden};
-    if (hidden.bf16) columns.hidden.bf16 += first * hidden.width;
-    if (hidden.floats) columns.hidden.floats += first * hidden.width;
-    run_few(part, columns, 0, queue);
-  }
+  run_few(part, {.x = bf16, .padded = padded_cols(part.cols), .rows = rows, .hidden = hidden}, 0, queue);
 }
 
 void launch_expert_gated(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor,

@@ -5,6 +5,7 @@
 
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
+#include "cuda/plans.h"
 
 namespace foretoken::cuda {
 
@@ -79,11 +80,10 @@ FORETOKEN_DEVICE void add_parts(const float* sums, const Split& split, const Col
 
 // Formats of super-blocks (linear_q4k.cu, linear_q4k_wide.cu). Sums of slice s go to out + s * plane.
 inline bool has_super_blocks(const Part& part) { return part.layout == Layout::kQ4K || part.layout == Layout::kQ6K; }
-void run_few(const Part& part, const Columns& columns, int64_t plane, Queue& queue);  // up to kFewRows
+void run_few(const Part& part, const Columns& columns, int64_t plane, Queue& queue);
 void run_many(const Part& part, const Columns& columns, int64_t plane, void* arranged, Queue& queue);
 void run_few_experts(const Part& like, const Columns& columns, int64_t plane, int item_limit, Queue& queue);
 int super_block_slices(const Part& part);
 size_t arranged_bytes(const Part& part, int64_t rows);  // that run_many needs
-inline constexpr int kFewRows = 16;
 
 }  // namespace foretoken::cuda

@@ -10,20 +10,20 @@
 namespace foretoken::cuda {
 namespace {
 
-constexpr int kMostStages = 6;
-constexpr int kManyWarps = 10;  // that need no more than two stages: what is requested first arrives first
 template <int kBlocks>
-constexpr int kBuffers = kBlocks == 1 ? 3 : 2;  // tiles whose values wait to be added
-constexpr int kColumnStride = 20;               // floats of sixteen outputs of a column: no two lanes meet in a bank
+constexpr int kBuffers = buffers_of(kBlocks);
 template <int kBlocks>
-constexpr int kValues = kBlocks * 8 * kColumnStride;  // of one super-block
-constexpr int kKeptBytes = 8 * 512;                   // a warp's inputs of the second block of columns
+constexpr int kValues = values_of(kBlocks);
 
 struct Plan {
   Slices slices;
   int tiles = 0, stages = 1;
   int64_t plane = 0;  // floats from the sums of one slice to those of the next
 };
+
+// Where no kernel of many rows exists, rows beyond a block's are groups in the grid's second dimension: their blocks
+// stream the same tiles at about the same time, so that weights come from memory once.
+constexpr bool kGroups = !kWgmma;
 
 struct Work {
   const uint8_t* weights = nullptr;
@@ -49,12 +49,18 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   float* const values = reinterpret_cast<float*>(
       memory + static_cast<size_t>(warps) * (plan.stages * Format::kBytes + (kBlocks > 1 ? kKeptBytes : 0)));
 
+  const int first_row = kGroups && !kExperts ? static_cast<int>(blockIdx.y) * (kBlocks * 8) : 0;
+  if constexpr (kGroups && !kExperts) {
+    columns.x += int64_t{first_row} * columns.padded;
+    columns.rows = min(columns.rows - first_row, int64_t{kBlocks * 8});
+  }
   if (lane == 0) {
-    for (int s = 0; s < plan.stages; ++s) barrier_init(arrived[warp][s], 1);
+    for (int s = 0; s < plan.stages; ++s) barrier_init(arrived[warp][s], kRequesters);
     if (warp == 0)
       for (int b = 0; b < kBuffers<kBlocks>; ++b) barrier_init(complete[b], used), barrier_init(vacant[b], 1);
     fence_barriers();
   }
+  meet_requesters();
   if constexpr (kExperts) {
     // Which weights: routing says. What leads to them is on its way at once rather than one behind the other.
     const char* const table = reinterpret_cast<const char*>(columns.parts);
@@ -88,14 +94,15 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     }
     return work;
   };
-  const auto request = [&](int i, int stage) {  // by lane 0
+  const auto request = [&](int i, int stage) {  // by the requesters
     const Work work = work_at(i);
     barrier_expect(arrived[warp][stage], Format::kBytes);
     bulk_copy(shared_address(ring + stage * Format::kBytes),
               work.weights + (work.tile * plan.slices.units + unit) * Format::kBytes, Format::kBytes,
               shared_address(&arrived[warp][stage]));
+    barrier_requested(arrived[warp][stage]);
   };
-  if (lane == 0 && warp < used)
+  if (lane < kRequesters && warp < used)
     for (int i = 0; i < plan.stages && i < count; ++i) request(i, i);
   __syncthreads();
   if constexpr (!kExperts) begin_kernel();  // the weights are on their way while the kernel before ends
@@ -158,15 +165,15 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
         const float first = __shfl_xor_sync(0xFFFFFFFFu, ups ? sum[0] : sum[2], 2),
                     second = __shfl_xor_sync(0xFFFFFFFFu, ups ? sum[1] : sum[3], 2);
         if (column < existing) {
-          const int64_t row = kExperts ? to[column] : column, n = work.tile * 8 + lane % 2 * 4 + (ups ? 2 : 0),
-                        at = row * columns.hidden.width + n;
+          const int64_t row = kExperts ? to[column] : column + first_row,
+                        n = work.tile * 8 + lane % 2 * 4 + (ups ? 2 : 0), at = row * columns.hidden.width + n;
           const float even = __fmul_rn(silu(ups ? first : sum[0]), ups ? sum[2] : first),
                       odd = __fmul_rn(silu(ups ? second : sum[1]), ups ? sum[3] : second);
           if (columns.hidden.bf16) *reinterpret_cast<uint32_t*>(columns.hidden.bf16 + at) = bf16_pair(even, odd);
           if (columns.hidden.floats) *reinterpret_cast<float2*>(columns.hidden.floats + at) = make_float2(even, odd);
         }
       } else if (column < existing) {
-        const int64_t row = kExperts ? to[column] : column, o = work.tile * 16 + output;
+        const int64_t row = kExperts ? to[column] : column + first_row, o = work.tile * 16 + output;
         float* out = columns.out + slice * plan.plane + row * columns.stride + columns.first + o;
 #pragma unroll
         for (int j = 0; j < 4; ++j)
@@ -193,7 +200,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
         [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
         [&](int b) { return totals[b]; }, value);
     __syncwarp();
-    if (lane == 0 && i + plan.stages < count) request(i + plan.stages, stage);
+    if (lane < kRequesters && i + plan.stages < count) request(i + plan.stages, stage);
     if (++stage == plan.stages) stage = 0, turn ^= 1;
 
     if (lap > 0) barrier_wait(vacant[buffer], static_cast<uint32_t>(lap - 1 & 1));
@@ -217,25 +224,6 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   if (adder == warp) add_up(count - 1, last_buffer, last_lap);
 }
 
-int multiprocessors() {
-  static const int count = [] {
-    int n = 0;
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
-    return n > 0 ? n : 1;
-  }();
-  return count;
-}
-
-// Of one multiprocessor. Eight columns leave room for the small kernels between products.
-template <int kBlocks>
-constexpr int kShared = kBlocks == 1 ? 208 * 1024 : 226 * 1024;
-
-template <int kBlocks>
-size_t fixed_bytes(int warps) {
-  return static_cast<size_t>(warps) *
-         (kBuffers<kBlocks> * kValues<kBlocks> * sizeof(float) + (kBlocks > 1 ? kKeptBytes : 0));
-}
-
 // Blocks of so many warps whose registers a multiprocessor has at once: one more would wait for another to end.
 template <int kMostWarps, class Kernel>
 std::array<int, kMostWarps + 1> residents_of(Kernel kernel) {
@@ -247,39 +235,48 @@ std::array<int, kMostWarps + 1> residents_of(Kernel kernel) {
 
 template <class Format, int kBlocks, bool kExperts, bool kGated>
 void run_kernel(const Part& part, const Columns& columns, int64_t plane, int64_t most_items, Queue& queue) {
-  const Slices slices = slices_of<Format>(part.cols);
-  const int warps = slices.most(), tiles = static_cast<int>((part.rows + 15) / 16);
-  // Blocks on a multiprocessor: few idle in the last round, many warps to hide latencies.
   const auto kernel = few_rows<Format, kBlocks, kExperts, kGated>;
-  const int64_t items = int64_t{tiles} * slices.count * most_items;
   static const std::array<int, Format::kMostUnits + 1> residents = residents_of<Format::kMostUnits>(kernel);
-  const int most = std::clamp(residents[static_cast<size_t>(warps)], 1, kExperts ? 24 : 4);
-  int resident = 1;
-  double best = 0;
-  for (int n = 1; n <= most; ++n) {
-    const int64_t blocks = int64_t{n} * multiprocessors(), rounds = (items + blocks - 1) / blocks;
-    const double busy = static_cast<double>(items) / static_cast<double>(rounds * blocks),
-                 score = busy * n * warps / (n * warps + 6);
-    if (score > best) resident = n, best = score;
-  }
-  const size_t room = kShared<kBlocks> / static_cast<size_t>(resident), fixed = fixed_bytes<kBlocks>(warps);
-  const int stages =
-      std::clamp(static_cast<int>((room - std::min(room, fixed)) / (static_cast<size_t>(warps) * Format::kBytes)), 1,
-                 warps >= kManyWarps ? 2 : kMostStages);
-  const int places = static_cast<int>(
-      std::min<int64_t>(int64_t{resident} * multiprocessors() / slices.count, int64_t{tiles} * most_items));
-  static const bool allowed =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared<kBlocks>) == cudaSuccess;
-  static_cast<void>(allowed);
-  const size_t shared = static_cast<size_t>(warps) * stages * Format::kBytes + fixed;
-  Launch{static_cast<unsigned>(std::max(places, 1) * slices.count), static_cast<unsigned>(32 * warps), shared, queue}(
-      kernel, part, Plan{slices, tiles, stages, plane}, columns);
+  const int64_t groups = kExperts ? 1 : (columns.rows + kBlocks * 8 - 1) / (kBlocks * 8);
+  const Slices slices = slices_of<Format>(part.cols);
+  const FewRowsTask task{.slices = slices,
+                         .unit_bytes = Format::kBytes,
+                         .blocks = kBlocks,
+                         .experts = kExperts,
+                         .residents = residents[static_cast<size_t>(slices.most())],
+                         .tiles = static_cast<int>((part.rows + 15) / 16),
+                         .items = most_items,
+                         .groups = groups};
+  const FewRowsPlan plan = plan_few_rows(task, queue.limits());
+  CHECK(plan.stages > 0);
+  Launch{dim3(static_cast<unsigned>(plan.places * slices.count), static_cast<unsigned>(groups)),
+         static_cast<unsigned>(32 * plan.warps), plan.shared,
+         queue}(kernel, part, Plan{slices, task.tiles, plan.stages, plane}, columns);
 }
 
 template <class Format, int kBlocks, bool kExperts>
 void run(const Part& part, const Columns& columns, int64_t plane, int64_t most_items, Queue& queue) {
   if (columns.hidden.width > 0) run_kernel<Format, kBlocks, kExperts, true>(part, columns, plane, most_items, queue);
   else run_kernel<Format, kBlocks, kExperts, false>(part, columns, plane, most_items, queue);
+}
+
+template <class Format>
+void run_rows(const Part& part, const Columns& columns, int64_t plane, Queue& queue) {
+  const int most = few_rows_at_once(slices_of<Format>(part.cols), Format::kBytes, queue.limits());
+  const auto some = [&](const Columns& of) {
+    if (of.rows <= 8 || most == 8) run<Format, 1, false>(part, of, plane, 1, queue);
+    else run<Format, 2, false>(part, of, plane, 1, queue);
+  };
+  if (!queue.limits().code.wgmma) return some(columns);
+  for (int64_t first = 0; first < columns.rows; first += most) {
+    Columns of = columns;
+    of.rows = std::min<int64_t>(most, columns.rows - first);
+    of.x += first * columns.padded;
+    if (of.out) of.out += first * columns.stride;
+    if (of.hidden.bf16) of.hidden.bf16 += first * of.hidden.width;
+    if (of.hidden.floats) of.hidden.floats += first * of.hidden.width;
+    some(of);
+  }
 }
 
 }  // namespace
@@ -289,10 +286,8 @@ int super_block_slices(const Part& part) {
 }
 
 void run_few(const Part& part, const Columns& columns, int64_t plane, Queue& queue) {
-  const bool four = part.layout == Layout::kQ4K;
-  if (columns.rows <= 8)
-    four ? run<Q4K, 1, false>(part, columns, plane, 1, queue) : run<Q6K, 1, false>(part, columns, plane, 1, queue);
-  else four ? run<Q4K, 2, false>(part, columns, plane, 1, queue) : run<Q6K, 2, false>(part, columns, plane, 1, queue);
+  if (part.layout == Layout::kQ4K) run_rows<Q4K>(part, columns, plane, queue);
+  else run_rows<Q6K>(part, columns, plane, queue);
 }
 
 void run_few_experts(const Part& like, const Columns& columns, int64_t plane, int item_limit, Queue& queue) {

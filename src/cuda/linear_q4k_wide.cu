@@ -1,7 +1,8 @@
 // Products of Q4_K and Q6_K weights and many rows, by the matrix instruction of a warpgroup. A kernel of its own
 // arranges the rows as that instruction reads them, with what meets the minimums behind them. Then blocks of threads
 // stay on their multiprocessors and take items (64 outputs a warpgroup, kColumns rows, a slice) in turn: one warp
-// brings weights, one rows, the others multiply. The order is that of few rows.
+// brings weights, one rows, the others multiply. The order is that of few rows. Compiled for sm_90a only; elsewhere
+// products of many rows are groups of few (linear_q4k.cu).
 #include <algorithm>
 
 #include "cuda/q4k.cuh"
@@ -63,6 +64,25 @@ __global__ void __launch_bounds__(128)
   }
 }
 
+// ---- Work
+
+constexpr int kMostSlots = 8;
+
+struct WideShape {
+  Slices slices;
+  int tiles = 0, row_blocks = 0, row_tiles = 0, output_tiles = 0, items = 0;
+  int groups = 1, weight_slots = 1, row_slots = 1;
+  int64_t plane = 0;
+};
+
+template <int kColumns>
+constexpr int kMostGroups = kColumns == 128  ? 2
+                            : kColumns == 64 ? 3
+                                             : 4;
+constexpr int kCarriers = 128;  // threads that bring
+
+#if FORETOKEN_HAS_WGMMA
+
 // ---- Weights: the steps of sixteen packed outputs one after the other, as the instruction reads them.
 
 template <class Format>
@@ -118,17 +138,6 @@ struct Operands<Q6K> {
   }
 };
 
-// ---- Work
-
-constexpr int kMostSlots = 8;
-
-struct WideShape {
-  Slices slices;
-  int tiles = 0, row_blocks = 0, row_tiles = 0, output_tiles = 0, items = 0;
-  int groups = 1, weight_slots = 1, row_slots = 1;
-  int64_t plane = 0;
-};
-
 // A super-block of an item; the next one in the order of a block's work.
 struct Place {
   int item, unit, end;
@@ -163,13 +172,9 @@ struct Ring {
   }
 };
 
-template <int kColumns>
-constexpr int kMostGroups = kColumns == 128  ? 2
-                            : kColumns == 64 ? 3
-                                             : 4;
-// An instruction takes as long for few columns as for 64, since it is the weights that it waits for: only 128 columns are
-// multiplied in two parts, one while the sums of the other are scaled. 32 columns have registers for the sums of two
-// steps, 64 leave the waiting to other warpgroups.
+// An instruction takes as long for few columns as for 64, since it is the weights that it waits for: only 128 columns
+// are multiplied in two parts, one while the sums of the other are scaled. 32 columns have registers for the sums of
+// two steps, 64 leave the waiting to other warpgroups.
 template <int kColumns>
 constexpr int kParts = kColumns == 128 ? 2 : 1;
 template <int kColumns>
@@ -179,11 +184,14 @@ template <int kColumns>
 constexpr int kRegisters = kColumns == 128  ? 232
                            : kColumns == 64 ? 152
                                             : 104;
-constexpr int kCarriers = 128, kCarrierRegisters = 40;
+constexpr int kCarrierRegisters = 40;
+
+#endif
 
 template <class Format, int kColumns>
 __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
     many_rows(Part part, WideShape shape, Columns columns, const uint8_t* arranged) {
+#if FORETOKEN_HAS_WGMMA
   using Step = Steps<Format>;
   extern __shared__ __align__(128) uint8_t memory[];  // rows of every slot, then weights of every slot
   __shared__ __align__(8) uint64_t weights_here[kMostSlots], weights_read[kMostSlots], rows_here[kMostSlots],
@@ -248,13 +256,16 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
     Place p(shape, static_cast<int>(blockIdx.x));
     const auto operand = [](int step) { return step == 8 && Format::kHasMinimums ? 2 : step % 2; };
     const auto weights_at = [&] { return weights + held.slot * weight_bytes + warp * Format::kBytes; };
-    const auto sums_of = [&](int part_of, int step) { return kParts<kColumns> == 2 ? part_of : step % kSums<kColumns>; };
+    const auto sums_of = [&](int part_of, int step) {
+      return kParts<kColumns> == 2 ? part_of : step % kSums<kColumns>;
+    };
     // One part of the columns of one step.
     const auto issue = [&](int of_columns, int step, int slot) {
       float(&to)[kValues] = dot[sums_of(of_columns, step)];
-      const uint64_t b = matrices + static_cast<uint32_t>(slot * kRowBytes + of_columns * (kPart / 8) * kChunkBytes<Format> +
-                                                          step % Step::kOfChunk * Step::kChain * 2 * kMatrixBytes) /
-                                        16;
+      const uint64_t b =
+          matrices + static_cast<uint32_t>(slot * kRowBytes + of_columns * (kPart / 8) * kChunkBytes<Format> +
+                                           step % Step::kOfChunk * Step::kChain * 2 * kMatrixBytes) /
+                         16;
       const auto& of = a[operand(step)];
       wgmma_fence();
       wgmma<kPart, false>(to, of[0], b);
@@ -346,34 +357,15 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
       p.next(shape, stride);
     }
   }
-}
-
-int multiprocessors() {
-  static const int count = [] {
-    int n = 0;
-    cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, 0);
-    return n > 0 ? n : 1;
-  }();
-  return count;
+#else
+  __trap();  // no plan leads here
+#endif
 }
 
 constexpr size_t kShared = 224 * 1024;  // of one multiprocessor
 
 // Columns of a block of threads.
 int columns_of(int64_t rows) { return rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
-
-// Warpgroups that multiply: few idle in the last round.
-int groups_of(int64_t items_of_one, int most) {
-  int best = 1;
-  double least = 0;
-  for (int groups = 1; groups <= most; ++groups) {
-    const int64_t items = (items_of_one + groups - 1) / groups,
-                  rounds = (items + multiprocessors() - 1) / multiprocessors();
-    const double cost = static_cast<double>(rounds) * (groups + 1.5);
-    if (groups == 1 || cost < least) best = groups, least = cost;
-  }
-  return best;
-}
 
 template <class Format, int kColumns>
 void run(const Part& part, const Columns& columns, int64_t plane, uint8_t* arranged, Queue& queue) {
@@ -384,7 +376,8 @@ void run(const Part& part, const Columns& columns, int64_t plane, uint8_t* arran
   shape.row_blocks = shape.row_tiles * kRowBlocks;
   shape.groups = kMostGroups<kColumns>;
   if (kColumns < 128)
-    shape.groups = groups_of(int64_t{(shape.tiles + 3) / 4} * shape.slices.count * shape.row_tiles, shape.groups);
+    shape.groups = wide_groups(int64_t{(shape.tiles + 3) / 4} * shape.slices.count * shape.row_tiles, shape.groups,
+                               queue.limits());
   const int warps = 4 * shape.groups;
   shape.output_tiles = (shape.tiles + warps - 1) / warps;
   const size_t weight_bytes = static_cast<size_t>(warps) * Format::kBytes;
@@ -395,14 +388,11 @@ void run(const Part& part, const Columns& columns, int64_t plane, uint8_t* arran
   Launch{dim3(static_cast<unsigned>((shape.slices.units + 3) / 4), static_cast<unsigned>(shape.row_blocks)), 128, 0,
          queue}(arrange<Format>, columns.x, columns.padded, static_cast<int>(columns.rows), shape.row_blocks,
                 shape.slices.units, arranged);
-  const auto kernel = many_rows<Format, kColumns>;
-  static const bool allowed = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                   static_cast<int>(kShared)) == cudaSuccess;
-  static_cast<void>(allowed);
   shape.items = shape.row_tiles * shape.output_tiles * shape.slices.count;
-  Launch{static_cast<unsigned>(std::min(shape.items, multiprocessors())), static_cast<unsigned>(32 * warps + kCarriers),
+  Launch{static_cast<unsigned>(std::min(shape.items, queue.limits().multiprocessors)),
+         static_cast<unsigned>(32 * warps + kCarriers),
          static_cast<size_t>(shape.row_slots) * kRowBytes + static_cast<size_t>(shape.weight_slots) * weight_bytes,
-         queue}(kernel, part, shape, columns, arranged);
+         queue}(many_rows<Format, kColumns>, part, shape, columns, arranged);
 }
 
 template <class Format>

@@ -14,28 +14,22 @@
 
 namespace foretoken::cuda {
 
-// kMostUnits: super-blocks of a slice, which one block of threads adds up.
 struct Q4K {
-  static constexpr int kBytes = 2368, kScalesAt = 2048, kMinimumsAt = 2176, kFactorsAt = 2304, kMostUnits = 20;
+  static constexpr int kBytes = kQ4KBlock.bytes, kMostUnits = kQ4KBlock.most_units;
+  static constexpr int kScalesAt = 2048, kMinimumsAt = 2176, kFactorsAt = 2304;
   static constexpr bool kHasMinimums = true;
 };
 struct Q6K {
-  static constexpr int kBytes = 3360, kHighAt = 2048, kScalesAt = 3072, kFactorsAt = 3328, kMostUnits = 12;
+  static constexpr int kBytes = kQ6KBlock.bytes, kMostUnits = kQ6KBlock.most_units;
+  static constexpr int kHighAt = 2048, kScalesAt = 3072, kFactorsAt = 3328;
   static constexpr bool kHasMinimums = false;
 };
 static_assert(Q4K::kBytes % 16 == 0);
 static_assert(Q6K::kBytes % 16 == 0);
 
-// Of the number of inputs alone.
-struct Slices {
-  int units = 0, count = 1;
-  __host__ __device__ int begin(int slice) const { return slice * units / count; }
-  __host__ __device__ int most() const { return (units + count - 1) / count; }
-};
 template <class Format>
 Slices slices_of(int64_t cols) {
-  const int units = static_cast<int>(cols / 256);
-  return {units, (units + Format::kMostUnits - 1) / Format::kMostUnits};
+  return cut(cols, Format::kMostUnits);
 }
 
 FORETOKEN_DEVICE uint32_t minus_128(uint32_t lifted) {

@@ -25,8 +25,8 @@ bool same(dim3 a, dim3 b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 
 }  // namespace
 
-Queue::Queue(bool graphs)
-    : graphs_allowed_(graphs), pinned_(pinned_memory(kDataBytes)), data_(device_memory(kDataBytes)) {
+Queue::Queue(bool graphs, const Limits& limits)
+    : graphs_allowed_(graphs), limits_(limits), pinned_(pinned_memory(kDataBytes)), data_(device_memory(kDataBytes)) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   live().push_back(this);
 }
@@ -78,6 +78,7 @@ uint64_t Queue::List::hash() const {
 }
 
 void Queue::begin_launch(const void* kernel, dim3 grid, dim3 block, size_t shared) {
+  CHECK(shared <= limits_.block_shared);
   pending_.launches.push_back({.kernel = kernel,
                                .grid = grid,
                                .block = block,
@@ -174,11 +175,28 @@ void Queue::synchronize(const char* what) {
   ++epoch_;
 }
 
+namespace {
+
+// What a kernel may ask for is the process's: it grows with what any queue asks.
+void allow_shared(const void* kernel, size_t bytes) {
+  static std::mutex mutex;
+  static std::unordered_map<const void*, size_t> allowed_of;
+  const std::scoped_lock lock(mutex);
+  size_t& allowed = allowed_of[kernel];
+  if (bytes <= allowed) return;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+        "asking for shared memory");
+  allowed = bytes;
+}
+
+}  // namespace
+
 void Queue::launch_one(const List& list, const Launched& launched) {
   void* parameters[64];
   CHECK(launched.parameters <= 64);
   for (uint32_t i = 0; i < launched.parameters; ++i)
     parameters[i] = const_cast<std::byte*>(list.bytes.data()) + list.offsets[launched.first_parameter + i];
+  if (launched.shared > 0) allow_shared(launched.kernel, launched.shared);
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attribute.val.programmaticStreamSerializationAllowed = 1;
@@ -188,7 +206,7 @@ void Queue::launch_one(const List& list, const Launched& launched) {
   config.dynamicSmemBytes = launched.shared;
   config.stream = stream_;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = limits_.code.dependent_launch ? 1 : 0;  // kernels without the wait must not begin early
   check(cudaLaunchKernelExC(&config, launched.kernel, parameters), "a launch");
   ++counts_.launches;
 }

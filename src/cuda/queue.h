@@ -16,6 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cuda/limits.h"
 #include "numerics/tensor.h"
 
 namespace foretoken::cuda {
@@ -28,10 +29,13 @@ struct QueueCounts {
 class Queue {
  public:
   // `graphs` false: launches one by one.
-  explicit Queue(bool graphs);
+  Queue(bool graphs, const Limits& limits);
   ~Queue();
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
+
+  // Of the device and the kernels' code: what plans are made from.
+  const Limits& limits() const { return limits_; }
 
   // Enqueues a launch that may overlap the end of the one before it. Parameters are plain data.
   template <class... Parameters>
@@ -102,6 +106,7 @@ class Queue {
 
   std::recursive_mutex mutex_;  // memory is freed by any thread, which flushes
   bool graphs_allowed_ = true;
+  Limits limits_;
   cudaStream_t stream_ = nullptr;
   List pending_;
   int segment_ = 0;          // segments flushed since the last wait

@@ -259,7 +259,7 @@ class Backend {
 };
 
 // The number that a backend in a shared library must have been built with: raised when anything in this file or batch.h changes.
-inline constexpr int kBackendInterface = 5;
+inline constexpr int kBackendInterface = 6;
 
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
 struct CpuOptions {
@@ -270,6 +270,7 @@ struct CpuOptions {
 struct CudaOptions {
   bool graphs = true;  // passes of a shape seen before are one graph; false: every launch by itself, for tools that time kernels
   bool wide = true;    // products of many rows have kernels of their own where those give the same bits; false: never, to compare
+  size_t most_shared = 0;  // bytes of shared memory that a block of threads may ask for; 0: all there are. To try a smaller device's plans
 };
 
 std::unique_ptr<Backend> make_reference_backend();

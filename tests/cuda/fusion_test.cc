@@ -10,6 +10,8 @@
 namespace foretoken::test {
 namespace {
 
+constexpr size_t kSmallShared = 99 * 1024;  // of a block of threads: consumer cards
+
 class CudaFusion : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -81,6 +83,9 @@ class CudaFusion : public ::testing::Test {
     return {backend.pack(both, use), backend.pack({&second, 1})};
   }
 
+  void expect_same_without_wide(size_t most_shared);
+  void expect_delta_net();
+
   std::unique_ptr<Backend> backend_;
   Buffer mark_ = Buffer();
   std::vector<std::byte> raw_;  // of the last random_matrix
@@ -146,9 +151,12 @@ TEST_F(CudaFusion, LargeProducts) {
 }
 
 // Kernels of many rows are admitted here, and a backend that never takes them gives the same bits in groups of sixteen
-// rows: what a device would do that refuses them.
+// rows, or of eight with a smaller device's plans: what a device would do that refuses them.
 TEST_F(CudaFusion, RowsWithoutTheirKernel) {
-  auto made = make_cuda_backend({.wide = false});
+  for (const size_t most_shared : {size_t{0}, kSmallShared}) expect_same_without_wide(most_shared);
+}
+void CudaFusion::expect_same_without_wide(size_t most_shared) {
+  auto made = make_cuda_backend({.wide = false, .most_shared = most_shared});
   ASSERT_TRUE(made);
   const std::unique_ptr<Backend> narrow = *std::move(made);
   EXPECT_EQ(backend_->info().detail.find("groups of 16 rows"), std::string::npos);
@@ -158,15 +166,17 @@ TEST_F(CudaFusion, RowsWithoutTheirKernel) {
     const MatrixPtr matrix = random_matrix(format, outputs, cols, 3);
     const MatrixSource source{"weight", format, outputs, cols, raw_, {}, {}};
     const MatrixPtr same = narrow->pack({&source, 1});
-    const int count = 77;
-    const Rows x = rows(count, cols, 4), out = rows(count, outputs, 5), other = rows(count, outputs, 6);
-    backend_->linear(x.view, *matrix, out.view);
-    const std::vector<float> expected = values(out.view);
-    narrow->linear(x.view, *same, other.view);
-    std::vector<float> got(expected.size());
-    narrow->download(other.view, View::of(got.data(), count, outputs));
-    EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0) << outputs << " x " << cols;
-    EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float v) { return v != 0; }), 1000);
+    for (const int count : {1, 8, 11, 16, 77, 130}) {
+      const Rows x = rows(count, cols, 4), out = rows(count, outputs, 5), other = rows(count, outputs, 6);
+      backend_->linear(x.view, *matrix, out.view);
+      const std::vector<float> expected = values(out.view);
+      narrow->linear(x.view, *same, other.view);
+      std::vector<float> got(expected.size());
+      narrow->download(other.view, View::of(got.data(), count, outputs));
+      EXPECT_EQ(std::memcmp(got.data(), expected.data(), got.size() * sizeof(float)), 0)
+          << outputs << " x " << cols << ", " << count << " rows, " << most_shared << " bytes";
+      EXPECT_GT(std::count_if(expected.begin(), expected.end(), [](float v) { return v != 0; }), 500);
+    }
   }
 }
 
@@ -310,7 +320,12 @@ TEST_F(CudaFusion, ExpertsSumNorm) {
 }
 
 // Convolution, delta rule and gated norm of chains and trees of several lanes, everything that they write.
-TEST_F(CudaFusion, DeltaNet) {
+TEST_F(CudaFusion, DeltaNet) { expect_delta_net(); }
+TEST_F(CudaFusion, DeltaNetOfASmallerDevice) {
+  backend_ = *make_cuda_backend({.most_shared = kSmallShared});
+  expect_delta_net();
+}
+void CudaFusion::expect_delta_net() {
   mark_ = backend_->allocate(64);
   const std::vector<int16_t> tree = {-1, 0, 1, 1, 2, 3, 4, 0, 7, 5, 9, 10, 6};  // 13 rows: over a chunk of eight
   struct Plan {

@@ -1,6 +1,7 @@
 // Every operator of the CUDA backend against the scalar reference: bit for bit where the order is the reference's (all but the
 // products and whole-row norms, which are held to stated bounds), and for all of them a row's bits alone and in company: row counts,
-// trees and chains, chunks, K/V formats, page and span boundaries, poisoned padding, NaN in a neighbour. Without a device nothing runs.
+// trees and chains, chunks, K/V formats, page and span boundaries, poisoned padding, NaN in a neighbour. All of it once more with the
+// plans of a smaller device. Without a device nothing runs.
 #include <algorithm>
 #include <cmath>
 
@@ -10,15 +11,19 @@
 namespace foretoken::test {
 namespace {
 
+constexpr size_t kSmallShared = 99 * 1024;  // of a block of threads: consumer cards
+
 const std::vector<Tested>& backends() {
   static const std::vector<Tested> all = [] {
     std::vector<Tested> list;
-    if (Result<std::unique_ptr<Backend>> backend = make_cuda_backend()) {
-      const std::string name = (*backend)->info().detail;
-      list.push_back({name, std::make_unique<Mirrored>(*std::move(backend))});
-    } else {
-      std::printf("%s\n", backend.error().message.c_str());
-    }
+    for (const size_t most_shared : {size_t{0}, kSmallShared})
+      if (Result<std::unique_ptr<Backend>> backend = make_cuda_backend({.most_shared = most_shared})) {
+        const std::string name = (*backend)->info().detail + (most_shared > 0 ? ", plans of a smaller device" : "");
+        list.push_back({name, std::make_unique<Mirrored>(*std::move(backend))});
+        std::printf("%s\n", name.c_str());
+      } else {
+        std::printf("%s\n", backend.error().message.c_str());
+      }
     return list;
   }();
   return all;
@@ -143,8 +148,9 @@ TEST_F(CudaOps, ProductsOfEveryFormat) {
       const MatrixPtr matrix = backend.pack({&source, 1});
       const int most = 130;
       const Matrix2 x = Matrix2::random(random, most, cols);
-      Matrix2 whole(most, outputs), expected(most, outputs);
+      Matrix2 whole(most, outputs), expected(most, outputs), smaller(most, outputs);
       backend.linear(x.view(), *matrix, whole.view());
+      backends()[1].backend->linear(x.view(), *backends()[1].backend->pack({&source, 1}), smaller.view());
       EXPECT_TRUE(whole.padding_untouched());
       for (int r = 0; r < most; ++r)
         for (int64_t o = 0; o < outputs; ++o) {
@@ -157,6 +163,7 @@ TEST_F(CudaOps, ProductsOfEveryFormat) {
         }
       const std::string what = std::string(format_info(format).name) + " " + std::to_string(outputs) + " x " + std::to_string(cols);
       EXPECT_LT(relative_error(whole.view(), expected.view()), integers ? 2e-5 : 2e-6) << what;
+      expect_same_bits(smaller, whole, what + ", plans of a smaller device");
       for (int rows : {1, 2, 3, 4, 5, 8, 15, 16, 17, 33, 64, 65}) {
         Matrix2 part(rows, outputs);
         const int first = random.below(most - rows + 1);

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
 # Runs every check of the CUDA backend on a machine with a GPU and prints a short table last. It builds nothing: FOLDER is what
 # collect.sh made. usage: check.sh FOLDER [STEP...], from the repository's root. Steps: ops fusion draft model transfers run certify rows sanitize products
-# speed27 speeda3b cycle27 cyclea3b profile27 profilea3b; the first seven by default.
+# speed27 speeda3b cycle27 cyclea3b profile27 profilea3b, and with OTHER=FOLDER2, of a build for another architecture, same; the first seven by default.
 set -uo pipefail
 folder=$(realpath "${1:?usage: check.sh FOLDER [STEP...]}")
 shift
 steps=("$@")
 (( ${#steps[@]} )) || steps=(ops fusion draft model transfers run certify)
 logs=${OUT:-$(mktemp -d)}
+OTHER=$(realpath "${OTHER:-$folder}")
 export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 table=()
 
@@ -38,6 +39,21 @@ PY
   done
 }
 
+same_build() {  # both folders' kernels, on this device, give the same ids: plain and drafted, prompts of one pass and of many
+  local mine other arguments prompt
+  prompt=$(printf 'The quick brown fox number %d jumps over the lazy dog. ' $(seq 40))
+  for arguments in "--speculate off" "--speculate mtp" "--speculate copy --temperature 0.8 --seed 7" "--speculate off --kv-format int8" "--speculate off --kv-format f32"; do
+    # shellcheck disable=SC2086
+    mine=$("$folder/foretoken" run --backend cuda --log-level quiet --json --max-tokens 128 $arguments "$prompt") || return 1
+    # shellcheck disable=SC2086
+    other=$("$OTHER/foretoken" run --backend cuda --log-level quiet --json --max-tokens 128 $arguments "$prompt") || return 1
+    python3 -c 'import json, sys
+a, b = (json.loads(t)["ids"] for t in sys.argv[1:3])
+print(sys.argv[3], "same" if a == b else "DIFFERENT", len(a))
+sys.exit(a != b or len(set(a)) < 5)' "$mine" "$other" "$arguments" || return 1
+  done
+}
+
 profile() {  # shape: time of each kernel alone, of four layers and the head, for one row and for eight
   ncu --clock-control none --cache-control none --metrics gpu__time_duration.sum --csv --page raw \
     --log-file "$logs/profile.csv" "$folder/cuda_bench" --no-graphs --shape "$1" --layers 4 --rows 1,8 --rounds 1 --prefill 512 --prefix 1024 || return 1
@@ -60,8 +76,8 @@ for size, kernels in passes.items():
 PY
 }
 
-export folder logs
-export -f same_text profile
+export folder logs OTHER
+export -f same_text same_build profile
 
 for name in "${steps[@]}"; do
   case "$name" in
@@ -71,6 +87,7 @@ for name in "${steps[@]}"; do
     model) test_step model 'CudaModel.*' ;;
     transfers) test_step transfers 'CudaTransfers.*' ;;
     run) step run bash -c same_text ;;
+    same) step same bash -c same_build ;;
     certify) step certify "$folder/foretoken" certify --backend cuda --quick ;;
     sanitize) step sanitize compute-sanitizer --error-exitcode 9 "$folder/cuda_test" --gtest_brief=1 --gtest_filter='CudaOps.ProductsOfEveryFormat:CudaOps.Moe:CudaModel.*' ;;
     rows) step rows bash -c '"$folder/cuda_bench" --check --prefill 256 --shape 27b && "$folder/cuda_bench" --check --prefill 256 --shape a3b' ;;

@@ -1,0 +1,113 @@
+// Numbers of the H200 were measured there (docs/gpu.md); other devices get what fits.
+#include "cuda/plans.h"
+
+namespace foretoken::cuda {
+namespace {
+
+constexpr size_t kStaticShared = 1024;  // of a block of few_rows at most: its barriers
+constexpr int kManyWarps = 10;          // that need no more than two stages: what is requested first arrives first
+
+// Of one multiprocessor, all blocks together. Eight columns leave room for the small kernels between products.
+constexpr size_t most_few_rows_shared(int blocks) { return blocks == 1 ? 208 * 1024 : 226 * 1024; }
+
+size_t fixed_bytes(int blocks, int warps) {
+  return static_cast<size_t>(warps) *
+         (static_cast<size_t>(buffers_of(blocks) * values_of(blocks)) * sizeof(float) + (blocks > 1 ? kKeptBytes : 0));
+}
+
+// Dynamic shared memory of one of `resident` blocks.
+size_t few_rows_room(int blocks, int resident, const Limits& limits) {
+  const size_t n = static_cast<size_t>(resident), own = kStaticShared + kReservedShared;
+  const size_t share = limits.multiprocessor_shared / n, most = limits.block_shared - kStaticShared;
+  return std::min({most_few_rows_shared(blocks) / n, most, share > own ? share - own : 0});
+}
+
+// Blocks that follow each other on a multiprocessor.
+double rounds_of(double blocks, const Limits& limits) {
+  const double rounds = blocks / limits.multiprocessors;
+  return rounds <= 1 ? 1 : rounds + 0.5;
+}
+
+}  // namespace
+
+FewRowsPlan plan_few_rows(const FewRowsTask& task, const Limits& limits) {
+  FewRowsPlan plan;
+  plan.warps = task.slices.most();
+  const size_t fixed = fixed_bytes(task.blocks, plan.warps),
+               stage = static_cast<size_t>(plan.warps) * static_cast<size_t>(task.unit_bytes);
+  // Blocks on a multiprocessor: few idle in the last round, many warps to hide latencies.
+  const int64_t items = int64_t{task.tiles} * task.slices.count * task.items * task.groups;
+  const int most = std::clamp(task.residents, 1, task.experts ? 24 : 4);
+  double best = 0;
+  for (int n = 1; n <= most && few_rows_room(task.blocks, n, limits) >= fixed + stage; ++n) {
+    const int64_t blocks = int64_t{n} * limits.multiprocessors, rounds = (items + blocks - 1) / blocks;
+    const double busy = static_cast<double>(items) / static_cast<double>(rounds * blocks),
+                 score = busy * n * plan.warps / (n * plan.warps + 6);
+    if (score > best) plan.resident = n, best = score;
+  }
+  const size_t room = few_rows_room(task.blocks, plan.resident, limits);
+  plan.stages =
+      std::min(static_cast<int>((room - std::min(room, fixed)) / stage), plan.warps >= kManyWarps ? 2 : kMostStages);
+  plan.places = static_cast<int>(
+      std::clamp<int64_t>(int64_t{plan.resident} * limits.multiprocessors / (task.slices.count * task.groups), 1,
+                          int64_t{task.tiles} * task.items));
+  plan.shared = static_cast<size_t>(plan.stages) * stage + fixed;
+  return plan;
+}
+
+int few_rows_at_once(const Slices& slices, int unit_bytes, const Limits& limits) {
+  const size_t need = fixed_bytes(2, slices.most()) + static_cast<size_t>(slices.most() * unit_bytes);
+  return few_rows_room(2, 1, limits) >= need ? kFewRows : 8;
+}
+
+int wide_groups(int64_t items_of_one, int most, const Limits& limits) {
+  int best = 1;
+  double least = 0;
+  for (int groups = 1; groups <= most; ++groups) {
+    const int64_t items = (items_of_one + groups - 1) / groups,
+                  rounds = (items + limits.multiprocessors - 1) / limits.multiprocessors;
+    const double cost = static_cast<double>(rounds) * (groups + 1.5);
+    if (groups == 1 || cost < least) best = groups, least = cost;
+  }
+  return best;
+}
+
+int core_rows(int dim, const Limits& limits) {
+  for (const int rows : {kMostCoreRows, kFewCoreRows})
+    if (core_bytes(dim, rows) <= limits.block_shared) return rows;
+  return 0;
+}
+
+bool core_relays(int dim, int rows, int64_t blocks, const Limits& limits) {
+  return blocks <= limits.multiprocessors ||
+         2 * (core_bytes(dim, rows) + kReservedShared) > limits.multiprocessor_shared;
+}
+
+double span_blocks(int places, int kv_heads) {
+  const int fewest = places <= 2 ? places : places == 4 ? 3 : places == 8 ? 5 : places - 7;
+  const double spans = places == 1 ? 1 : 0.5 * (fewest + places) - 0.5;
+  return spans * kv_heads;
+}
+
+SpanPlan plan_staged_spans(int group, double blocks, const Limits& limits) {
+  SpanPlan best;
+  for (const int heads : {1, 2, 3, 4, 6, 8}) {
+    const bool small = staged_bytes(kLargeSpans, heads) > limits.block_shared;
+    if (small && staged_bytes(kSmallSpans, heads) > limits.block_shared) break;
+    const int groups = (group + heads - 1) / heads;
+    const double cost = rounds_of(blocks * groups, limits) * (11 + 3.8 * std::min(heads, group));
+    if (heads == 1 || (cost < best.cost && heads < 2 * group)) best = {heads, small, cost};
+  }
+  return best;
+}
+
+SpanPlan plan_prompt_spans(int group, double blocks, const Limits& limits) {
+  int heads = group <= 2 ? 2 : group <= 4 ? 4 : group <= 6 ? 6 : 8;
+  const bool small = prompt_bytes(large_prompt(heads), heads) > limits.block_shared;
+  if (small) heads = std::min(heads, 4);
+  if (small && prompt_bytes(kSmallPrompt, heads) > limits.block_shared) return {};
+  const int groups = (group + heads - 1) / heads;
+  return {heads, small, rounds_of(blocks * groups, limits) * (11 + 2.4 * kPromptRows * heads)};
+}
+
+}  // namespace foretoken::cuda
