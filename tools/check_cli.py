@@ -116,7 +116,7 @@ def check_options(program):
                           (["run", "--stop", "", "x"], "--stop"), (["perplexity", "--ids", "1,2,3", "--context", "1"], "--context"),
                           (["serve", "--max-context", "5"], "--max-context"), (["inspect", "--max-context", "5"], "--max-context"), (["serve", "--lanes", "65"], "--lanes"),
                           (["inspect", "--lanes", "65"], "--lanes"), (["serve", "--max-memory", "24"], "--max-memory"), (["serve", "--max-memory", "off"], "--max-memory"),
-                          (["serve", "--cache-ram", "4"], "--cache-ram"), (["serve", "--cache-disk", "4"], "--cache-disk"), (["serve", "--max-request", "5"], "--max-request"),
+                          (["serve", "--cache-ram", "4"], "--cache-ram"), (["serve", "--cache-disk", "4"], "--cache-disk"), (["serve", "--host-cache", "4"], "--host-cache"), (["serve", "--max-request", "5"], "--max-request"),
                           (["serve", "--max-request", "off"], "--max-request"), (["run", "--packed-cache", "32", "x"], "--packed-cache")):
         result = subprocess.run([program, *words, "--model", "/nonexistent/model"], input="", capture_output=True, text=True)
         lines = result.stderr.strip().splitlines()
@@ -198,6 +198,8 @@ def check_inspect(program):
     keys(report["memory"], ["weights", "state_per_lane", "kv_per_token", "plan"], "inspect memory")
     expect(report["family"] == "qwen3_5" and report["mtp"]["complete"] and report["drafter"]["fits"], "what the embedded model is")
     expect(report["speculation"]["resolved"] == "dflash", "auto resolves to the drafter that fits")
+    expect(report["memory"]["host_cache"] is None and not any("--host-cache" in n for n in report["memory"]["notes"]), "no host tier beside a processor")
+    expect(any("--host-cache" in n for n in as_json(program, "inspect", "--json", "--host-cache", "1G")["memory"]["notes"]), "--host-cache without a device is noticed")
     expect(as_json(program, "inspect", "--json", "--draft-model", "/nonexistent")["speculation"]["resolved"] == "mtp", "an absent drafter falls back to the head")
 
 

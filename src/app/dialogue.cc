@@ -95,7 +95,7 @@ Result<DialogueAnswer> Dialogue::ask(Engine& engine, const DialogueTurn& turn) {
   };
   TRY(engine.submit(std::move(request)));
   while (!engine.idle())
-    if (!engine.step() && engine.waits_for_disk()) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (!engine.step() && engine.waits_for_copies()) std::this_thread::sleep_for(std::chrono::microseconds(100));
   if (failed) return *failed;
   return answer;
 }

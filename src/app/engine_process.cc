@@ -15,14 +15,35 @@ namespace {
 
 constexpr int kNumericsVersion = 1;  // raised when a rounding or an order of sums changes (docs/numerics.md)
 
+struct Planned {
+  EngineMemoryOptions demands;
+  ModelFootprint footprint;
+  MemoryPlan memory;
+  bool on_device = false;
+};
+
 // What fits, before anything is loaded.
-Result<MemoryPlan> plan_of(const ServeOptions& o, const OpenedBundle& opened) {
+Result<Planned> plan_of(const ServeOptions& o, const OpenedBundle& opened) {
   ASSIGN_OR_RETURN(const ModelConfig config, ModelConfig::from_bundle(opened.bundle));
   ASSIGN_OR_RETURN(const DraftSettings settings, draft_settings(o.common, o.speculation));
   const EngineMemoryOptions demands = o.memory.demands(o.common, config);
   ASSIGN_OR_RETURN(BundlePlan planned, plan_bundle(o.common, demands, opened.bundle, config, resolve_drafters(opened.bundle, config, settings), settings));
   if (const auto* refusal = std::get_if<MemoryRefusal>(&planned.memory)) return refusal->error();
-  return std::get<MemoryPlan>(std::move(planned.memory));
+  return Planned{demands, std::move(planned.footprint), std::get<MemoryPlan>(std::move(planned.memory)), planned.on_device};
+}
+
+// A device says only now what the weights left.
+Status plan_again(const ServeOptions& o, const Backend& backend, Planned& plan) {
+  if (backend.on_host()) {
+    if (!o.memory.host_cache.empty()) log_info(o.common, std::string("note: ") + kNoHostTier);
+    return {};
+  }
+  plan.demands.prefill_chunk = plan.memory.prefill_chunk;
+  auto planned = plan_beside_weights(backend.memory(), plan.footprint, plan.demands);
+  if (const auto* refusal = std::get_if<MemoryRefusal>(&planned)) return refusal->error();
+  plan.memory = std::get<MemoryPlan>(std::move(planned));
+  for (const std::string& note : plan.memory.notes) log_info(o.common, "note: " + note);
+  return {};
 }
 
 EngineOptions engine_options(const ServeOptions& o, const MemoryPlan& plan, LoadedModel& model) {
@@ -38,6 +59,10 @@ EngineOptions engine_options(const ServeOptions& o, const MemoryPlan& plan, Load
   e.speculation = model.speculation_options();
   e.cache.limit_bytes = plan.cache_ram;
   e.cache.enabled = e.cache.limit_bytes > 0;
+  if (model.backend().on_host() || !e.cache.enabled) return e;
+  e.cache.host_bytes = o.memory.host_cache_bytes();
+  if (e.cache.host_bytes > 0)
+    log_info(o.common, fmt::format("note: prefixes and suspended requests that the device has no room for go to host memory, up to {} (--host-cache)", readable_bytes(e.cache.host_bytes)));
   return e;
 }
 
@@ -89,12 +114,18 @@ ResidentBytes resident_bytes() {
   return r;
 }
 
-// The plan against what is taken. `own_bytes` is what `planned_bytes` speaks of: files' pages are in neither.
-OrderedJson memory_json(const MemoryPlan& plan, const EngineStatus& engine, uint64_t kv_allocated) {
+// The plan against what is taken. `own_bytes` is what `planned_bytes` speaks of, files' pages are in neither; on a device it is its `used_bytes`.
+OrderedJson memory_json(const MemoryPlan& plan, const EngineStatus& engine, const Backend& backend, uint64_t kv_allocated) {
   const ResidentBytes resident = resident_bytes();
+  OrderedJson device = nullptr;
+  if (!backend.on_host()) {
+    const BackendMemory memory = backend.memory();
+    device = {{"total_bytes", memory.total_bytes}, {"used_bytes", memory.total_bytes - memory.free_bytes}};
+  }
   return {{"planned_bytes", plan.bytes()}, {"own_bytes", resident.own}, {"resident_bytes", resident.all},
           {"limit_bytes", plan.limit}, {"limited_by", plan.limited_by}, {"plan", items_json(plan.items)}, {"notes", plan.notes},
-          {"kv_allocated_bytes", kv_allocated}, {"kv_bytes", engine.pages_in_use * engine.page_bytes}, {"prefix_cache_bytes", engine.cache.bytes}};
+          {"kv_allocated_bytes", kv_allocated}, {"kv_bytes", engine.pages_in_use * engine.page_bytes}, {"prefix_cache_bytes", engine.cache.bytes},
+          {"device", std::move(device)}};
 }
 
 OrderedJson identity(const ServeOptions& o, LoadedModel& model) {
@@ -118,19 +149,21 @@ int run_engine_process(const ServeOptions& o) {
   };
   auto opened = open_bundle(o.common);
   if (!opened) return fail(opened.error());
-  const auto plan = plan_of(o, *opened);
+  auto plan = plan_of(o, *opened);
   if (!plan) return fail(plan.error());
-  for (const std::string& note : plan->notes) log_info(o.common, "note: " + note);
+  if (!plan->on_device)
+    for (const std::string& note : plan->memory.notes) log_info(o.common, "note: " + note);
   CommonOptions common = o.common;
-  common.prefill_chunk = plan->prefill_chunk;
+  common.prefill_chunk = plan->memory.prefill_chunk;
   auto loaded = LoadedModel::load(common, &o.speculation);
   if (!loaded) return fail(loaded.error());
   LoadedModel& model = **loaded;
   const auto text = model_text(*opened, model.config(), o.default_thinking);
   if (!text) return fail(text.error());
   warm_up(model);
+  if (const Status again = plan_again(o, model.backend(), *plan); !again) return fail(again.error());
   const SteadyClock clock;
-  const EngineOptions options = engine_options(o, *plan, model);
+  const EngineOptions options = engine_options(o, plan->memory, model);
   PosixFiles files;
   const auto disk = open_disk(o, model, files, clock);
   Engine engine(model.target(), model.drafts(), options, clock, disk.get());
@@ -139,7 +172,7 @@ int run_engine_process(const ServeOptions& o) {
       .facts = {.max_context = options.max_context, .vocab = model.config().vocab, .lanes = options.lanes,
                 .speculation = model.drafts()->resolution().resolved, .identity = identity(o, model)},
       .drafts = model.drafts(), .verify = o.speculation.verify,
-      .more_status = [&] { return OrderedJson{{"memory", memory_json(*plan, engine.status(), model.target().pages().allocated_bytes())}}; },
+      .more_status = [&] { return OrderedJson{{"memory", memory_json(plan->memory, engine.status(), model.backend(), model.target().pages().allocated_bytes())}}; },
       .idle_release_s = o.idle_release_s,
       .release = [&] {
         engine.release_lanes();

@@ -40,8 +40,10 @@ Result<OrderedJson> memory(const InspectOptions& o, const Bundle& bundle, const 
     j["context"] = plan->context;
     j["pool_pages"] = plan->pool_pages;
     j["cache_ram"] = plan->cache_ram;
+    j["host_cache"] = planned.on_device && plan->cache_ram > 0 ? OrderedJson(o.memory.host_cache_bytes()) : OrderedJson(nullptr);
     j["prefill_chunk"] = plan->prefill_chunk;
     j["notes"] = plan->notes;
+    if (!planned.on_device && !o.memory.host_cache.empty()) j["notes"].push_back(kNoHostTier);
     return j;
   }
   const auto& refusal = std::get<MemoryRefusal>(planned.memory);
@@ -123,6 +125,7 @@ void print_memory(const OrderedJson& m) {
   }
   fmt::print("  serving      {} lanes, context {}, {} prefix cache: {} of {} ({})\n", m["lanes"].get<int>(), m["context"].get<int64_t>(), bytes("cache_ram"),
              bytes("total"), bytes("limit"), m["limited_by"].get<std::string>());
+  if (!m["host_cache"].is_null()) fmt::print("  host tier    {} of host memory for prefixes that leave the device's\n", bytes("host_cache"));
   for (const auto& item : m["plan"])
     fmt::print("    {:<26} {:>10}  {}\n", item["item"].get<std::string>(), readable_bytes(item["bytes"].get<uint64_t>()), item["kind"].get<std::string>());
   for (const auto& note : m["notes"]) fmt::print("    {}\n", note.get<std::string>());

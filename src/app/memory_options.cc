@@ -35,6 +35,14 @@ void add_memory_options(CLI::App& command, MemoryFlags& f) {
       .add_option("--cache-ram", f.cache_ram,
                   "Memory of the prefix cache, such as 4G, or off (default: from what is left)")
       ->check(check_size);
+  command
+      .add_option("--host-cache", f.host_cache,
+                  "Host memory for prefixes that leave a device's, such as 16G, or off (default: half of what is free)")
+      ->check(check_size);
+}
+
+uint64_t MemoryFlags::host_cache_bytes() const {
+  return foretoken::host_cache_bytes(read_machine(), host_cache.empty() ? std::nullopt : parse_size(host_cache));
 }
 
 EngineMemoryOptions MemoryFlags::demands(const CommonOptions& common, const ModelConfig& config) const {
@@ -84,10 +92,18 @@ Result<BundlePlan> plan_bundle(const CommonOptions& common, const EngineMemoryOp
   BundlePlan plan{.footprint = footprint_of(config, weights, shapes,
                                             {.kv_format = common.kv(), .threads = common.threads > 0 ? common.threads : machine.processors}),
                   .memory = {}};
+  if (common.backend == "cuda")
+    if (const auto backend = make_backend(common)) {
+      ModelFootprint& f = plan.footprint;
+      f.weights += std::exchange(f.mapped, 0);
+      plan.on_device = true;
+      plan.memory = plan_memory(device_facts((*backend)->memory()), f, demands);
+      return plan;
+    }
   plan.memory = plan_memory(machine, plan.footprint, demands);
   if (auto* fits = std::get_if<MemoryPlan>(&plan.memory); fits && common.backend == "cuda")
-    fits->notes.push_back(fmt::format("with --backend cuda, {:.1f} GiB of this (weights, state, K/V, prefix cache) and working memory lie on the device, whose own size was not "
-                                      "looked at: --lanes, --max-context and --cache-ram bound what it is asked for",
+    fits->notes.push_back(fmt::format("with --backend cuda, {:.1f} GiB of this (weights, state, K/V, prefix cache) and working memory lie on the device, which could not be "
+                                      "asked for its size: --lanes, --max-context and --cache-ram bound what it is asked for",
                                       static_cast<double>(device_bytes(fits->items)) / (uint64_t{1} << 30)));
   return plan;
 }

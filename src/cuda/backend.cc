@@ -50,6 +50,7 @@ CudaBackend::CudaBackend(int device, const KernelCode& code, const CudaOptions& 
                    .block_shared = properties.sharedMemPerBlockOptin,
                    .multiprocessor_shared = properties.sharedMemPerMultiprocessor};
   queue_ = std::make_unique<Queue>(options.graphs, limited(all, options.most_shared));
+  transfers_ = std::make_unique<Transfers>(*queue_);
 }
 
 CudaBackend::~CudaBackend() { queue_->synchronize("an operator"); }
@@ -60,6 +61,12 @@ BackendInfo CudaBackend::info() const {
 }
 
 // ---- Memory
+
+BackendMemory CudaBackend::memory() const {
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for memory");
+  return {.total_bytes = total, .free_bytes = free};
+}
 
 void CudaBackend::upload(View host, View to) {
   begin();
@@ -122,6 +129,11 @@ void CudaBackend::clear(View memory) {
       cudaMemset2DAsync(memory.data, static_cast<size_t>(memory.stride) * element, 0,
                         static_cast<size_t>(memory.cols) * element, static_cast<size_t>(memory.rows), queue_->stream()),
       "clearing memory");
+}
+
+TransferId CudaBackend::begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) {
+  begin();
+  return transfers_->begin(pieces, way);
 }
 
 namespace {

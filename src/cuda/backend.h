@@ -14,6 +14,7 @@
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
 #include "cuda/queue.h"
+#include "cuda/transfers.h"
 #include "ops/ops.h"
 
 namespace foretoken::cuda {
@@ -43,12 +44,16 @@ class CudaBackend final : public Backend {
   BackendLimits limits() const override;
 
   bool on_host() const override { return false; }
+  BackendMemory memory() const override;
   Buffer allocate(size_t bytes) override { return device_memory(bytes); }
   Buffer allocate_staging(size_t bytes) override { return pinned_memory(bytes); }
   void upload(View host, View to) override;
   void download(View from, View host) override;
   void copy(View from, View to) override;
   void clear(View memory) override;
+  TransferId begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) override;
+  bool transfer_finished(TransferId transfer) override { return transfers_->finished(transfer); }
+  void finish_transfer(TransferId transfer) override { transfers_->finish(transfer); }
   void keep_table(const MatrixSource& table) override;
   MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use) override;
 
@@ -175,6 +180,7 @@ class CudaBackend final : public Backend {
   int device_ = 0;
   std::string detail_;
   std::unique_ptr<Queue> queue_;
+  std::unique_ptr<Transfers> transfers_;
   Admission admission_;
   Sum sum_;
   Rounded rounded_;

@@ -41,12 +41,15 @@ struct Engine::Job {
   uint64_t disk_entry = 0;
   std::vector<int64_t> captures;   // lengths at which a checkpoint will be taken, ascending, all beyond the lane's
   int64_t last_capture = 0;
+  int64_t coming = 0;              // tokens of a prefix that is on its way from the host tier
+  bool short_of_pages = false;     // for such a prefix: not now
   size_t reported = 0;             // tokens
   int64_t reached = 0;             // tokens that its lanes have held at most
   TimePoint submitted{}, placed{};
   RequestResult result;
 
   std::span<const TokenId> known() const { return sequence->known(); }
+  std::span<const TokenId> coming_tokens() const { return known().first(static_cast<size_t>(coming)); }
   int64_t length() const { return lane->state->length(); }
   bool prefilling() const { return phase == Phase::kActive && sequence->decided_rows() > 0; }
   bool decoding() const { return phase == Phase::kActive && sequence->decided_rows() == 0; }
@@ -140,6 +143,7 @@ bool Engine::step() {
   const double worked = totals_.draft_s + totals_.forward_s + totals_.settle_s;
   end_early(begin);
   poll_disk();
+  poll_host();
   admit();
   bool can_decode = false, can_prefill = false;
   for (const auto& job : jobs_) {
@@ -148,8 +152,9 @@ bool Engine::step() {
   }
   const Turn turn = scheduler_.turn(can_decode, can_prefill);
   const bool ended = std::any_of(jobs_.begin(), jobs_.end(), [](const auto& j) { return j->phase == Job::Phase::kEnded; });
-  if (turn == Turn::kDecode) decode_pass();
-  if (turn == Turn::kPrefill) prefill_pass();
+  const bool ran = (turn == Turn::kDecode && decode_pass()) || (turn == Turn::kPrefill && prefill_pass());
+  if (!ran && turn == Turn::kDecode && can_prefill) prefill_pass();  // all answers gave way, or all prompts
+  if (!ran && turn == Turn::kPrefill && can_decode) decode_pass();
   drop_ended();
   const double seconds = seconds_between(begin, clock_.now());
   if (turn != Turn::kIdle) scheduler_.ran(turn, seconds);
@@ -181,29 +186,73 @@ void Engine::poll_disk() {
   }
 }
 
-bool Engine::waits_for_disk() const {
+// Requests whose prefix has come from the host tier take it over, or wait for a lane again if it had to leave at once.
+void Engine::poll_host() {
+  cache_->tend();
+  std::vector<Job*> arrived;  // a request's events may submit others
+  for (const auto& job : jobs_)
+    if (job->phase == Job::Phase::kLoading && job->coming > 0 && !cache_->arriving(job->coming_tokens())) arrived.push_back(job.get());
+  for (Job* job : arrived) {
+    if (cache_->refresh(job->coming_tokens()).checkpoint == nullptr) {
+      release_lane(*job);
+      continue;
+    }
+    job->coming = 0;
+    place(*job, *job->lane);
+  }
+}
+
+bool Engine::waits_for_copies() const {
   return std::any_of(jobs_.begin(), jobs_.end(), [](const auto& j) { return j->phase == Job::Phase::kLoading; });
 }
 
 void Engine::admit() {
+  for (const auto& job : jobs_) job->short_of_pages = false;
   for (Lane& lane : lanes_) {
     while (lane.job == nullptr) {
       std::vector<WaitingRequest> waiting;
       std::vector<int64_t> cached;
       for (const auto& job : jobs_) {
         if (job->phase != Job::Phase::kWaiting || job->sequence->finished()) continue;
-        cached.push_back(cache_->peek(job->known(), job->sequence->restorable()).length);
+        cached.push_back(cache_->peek(job->known(), job->sequence->restorable()).longest());
         const int64_t left = static_cast<int64_t>(job->known().size()) - cached.back();
-        waiting.push_back(job->facts(left, hold_for_producer(*job, cached.back())));
+        waiting.push_back(job->facts(left, hold_for_producer(*job, cached.back()) || job->short_of_pages));
       }
       const std::optional<RequestId> next = scheduler_.next(waiting);
       if (!next) return;
       size_t i = 0;
       while (waiting[i].id != *next) ++i;
       Job& job = *find(*next);
-      if (!wants_disk(job, cached[i])) place(job, lane);
+      if (!wants_disk(job, cached[i]) && !wants_host(job, lane)) place(job, lane);
     }
   }
+}
+
+// Whether a longer prefix is on its way from the host tier into the lane, or waits for pages that requests with a better claim have.
+bool Engine::wants_host(Job& job, Lane& lane) {
+  PrefixCache::Match match = cache_->peek(job.known(), job.sequence->restorable());
+  if (target_.pages().pages_free() < Checkpoint::new_pages(match.length)) {
+    cache_->refresh(job.known().first(static_cast<size_t>(match.length)));
+    evict_for(1);  // perhaps that prefix itself, when there is no other
+    match = cache_->peek(job.known(), job.sequence->restorable());
+  }
+  if (match.away < match.length + kWorthLoading) return false;
+  const auto tokens = job.known().first(static_cast<size_t>(match.away));
+  while (!cache_->bring_in(tokens)) {
+    if (!cache_->contains(tokens)) return false;
+    Job* least = victim(&job);
+    if (least == nullptr) return false;
+    job.short_of_pages = claim(*least) < claim(job);
+    if (job.short_of_pages) return true;
+    suspend(*least);
+  }
+  job.coming = match.away;
+  job.phase = Job::Phase::kLoading;
+  job.lane = &lane;
+  lane.job = &job;
+  if (lane.state == nullptr) lane.state = target_.make_lane();
+  lane.state->reserve_rows(1);  // the page that it will need of its own
+  return true;
 }
 
 // Whether the disk holds a longer prefix, which is then on its way.
@@ -241,7 +290,7 @@ void Engine::place(Job& job, Lane& lane) {
   CHECK(state.length() == 0);
   Sequence& sequence = *job.sequence;
   PrefixCache::Match match;
-  if (evict_for(1)) match = cache_->lookup(job.known(), sequence.restorable());
+  if (!state.pages().empty() || evict_for(1)) match = cache_->lookup(job.known(), sequence.restorable());
   if (match.checkpoint != nullptr) state.restore(*match.checkpoint);
   sequence.attach(state, match.drafts);
   lane.job = &job;
@@ -288,13 +337,16 @@ void Engine::plan_captures(Job& job, int64_t matched) {
 
 // ---- Memory
 
-// Pages for lanes: the cache gives first, then whoever is least entitled. False when `needy` alone cannot have them.
-bool Engine::make_room(size_t pages, const Job* needy) {
+// Pages for lanes: the cache gives first, then whoever is least entitled, which may be `needy` itself; it runs only when it is still active.
+// False when it cannot have them alone.
+bool Engine::make_room(size_t pages, Job& needy) {
   for (;;) {
     if (evict_for(pages)) return true;
-    Job* least = victim(needy);
+    Job* least = victim(&needy);
     if (least == nullptr) return false;
-    suspend(*least);
+    const bool itself = claim(needy) > claim(*least);
+    suspend(itself ? needy : *least);
+    if (itself) return true;
   }
 }
 
@@ -307,23 +359,37 @@ bool Engine::evict_for(size_t pages) {
 Engine::Job* Engine::victim(const Job* needy) {
   Job* least = nullptr;
   for (const auto& job : jobs_)
-    if (job->phase == Job::Phase::kActive && job.get() != needy &&
-        (least == nullptr || std::pair(-job->request.priority, job->id) > std::pair(-least->request.priority, least->id)))
+    if ((job->phase == Job::Phase::kActive || job->coming > 0) && job.get() != needy &&
+        (least == nullptr || claim(*job) > claim(*least)))
       least = job.get();
   return least;
 }
 
+// Who has less of a claim to pages has the larger one.
+std::pair<int, RequestId> Engine::claim(const Job& job) { return {-job.request.priority, job.id}; }
+
 // Gives the lane back. What it held goes to the cache, as far as there is room, and is found there when the request has a lane again.
 void Engine::suspend(Job& job) {
-  publish(job, true);
+  if (job.coming > 0) {
+    cache_->await(job.coming_tokens());  // and may leave again
+    release_lane(job);
+    return;
+  }
+  publish(job, true, LaneAfter::kIsEmpty);
   job.sequence->detach();
-  job.lane->state->reset();
-  job.lane->job = nullptr;
-  job.lane = nullptr;
-  job.phase = Job::Phase::kWaiting;
+  release_lane(job);
   job.disk_asked = false;
   ++job.result.preemptions;
   ++totals_.preemptions;
+}
+
+// Back to the queue.
+void Engine::release_lane(Job& job) {
+  job.lane->state->reset();
+  job.lane->job = nullptr;
+  job.lane = nullptr;
+  job.coming = 0;
+  job.phase = Job::Phase::kWaiting;
 }
 
 bool Engine::preempt(RequestId id) {
@@ -343,7 +409,6 @@ bool Engine::prefill_pass() {
     if (job->prefilling()) lanes.push_back(job->facts(job->sequence->decided_rows()));
   }
   const std::vector<uint64_t> order = scheduler_.prefill_order(lanes);
-  Job* first = find(order.front());
   int budget = std::min(scheduler_.chunk(decoding), target_.options().max_rows);
   std::vector<Job*> jobs;
   pass_.clear();
@@ -352,12 +417,14 @@ bool Engine::prefill_pass() {
     if (budget == 0 || job.phase != Job::Phase::kActive) continue;
     const int64_t stop = job.captures.empty() ? std::numeric_limits<int64_t>::max() : job.captures.front();
     const int rows = static_cast<int>(std::min({static_cast<int64_t>(budget), job.sequence->decided_rows(), stop - job.length()}));
-    // One page more for the checkpoint; only the first in order may push others out, and before any row is in the pass.
+    // One page more for the checkpoint; only the first may push others out, before any row is in the pass.
     const size_t pages = job.lane->state->pages_needed(rows) + 1;
-    if (&job == first ? !make_room(pages, first) : !evict_for(pages)) {
-      if (&job == first) finish(job, Error{ErrorCode::kOutOfMemory, "there are not enough K/V pages for this request alone: lower --max-context or raise --max-memory"});
+    const bool first = jobs.empty();
+    if (first ? !make_room(pages, job) : !evict_for(pages)) {
+      if (first) finish(job, Error{ErrorCode::kOutOfMemory, "there are not enough K/V pages for this request alone: lower --max-context or raise --max-memory"});
       break;
     }
+    if (job.phase != Job::Phase::kActive) continue;
     job.lane->state->reserve_rows(rows);
     totals_.recomputed_rows += static_cast<uint64_t>(std::clamp<int64_t>(job.reached - job.length(), 0, rows));
     job.sequence->add_decided(pass_, rows, stop);
@@ -377,15 +444,16 @@ bool Engine::decode_pass() {
   std::vector<Job*> jobs;
   for (const auto& job : jobs_)
     if (job->decoding()) jobs.push_back(job.get());
+  if (jobs.empty()) return false;
   const int most_rows = std::min(1 + kMaxNodes, target_.options().max_rows / static_cast<int>(jobs.size()));
   // Whoever came first keeps its lane when pages run out.
   for (size_t i = 0; i < jobs.size(); ++i) {
     if (jobs[i]->phase != Job::Phase::kActive) continue;
-    if (!make_room(jobs[i]->lane->state->pages_needed(most_rows), jobs[i])) {
+    if (!make_room(jobs[i]->lane->state->pages_needed(most_rows), *jobs[i])) {
       finish(*jobs[i], Error{ErrorCode::kOutOfMemory, "there are not enough K/V pages for this request alone: lower --max-context or raise --max-memory"});
       continue;
     }
-    jobs[i]->lane->state->reserve_rows(most_rows);
+    if (jobs[i]->phase == Job::Phase::kActive) jobs[i]->lane->state->reserve_rows(most_rows);
   }
   std::erase_if(jobs, [](const Job* job) { return job->phase != Job::Phase::kActive; });
   if (jobs.empty()) return false;
@@ -465,11 +533,11 @@ void Engine::capture(Job& job) {
   }
   // The disk is spared what the answer's end will supersede, and stepping stones inside a prompt.
   const bool passing = length == job.result.prompt_tokens || length % options_.cache.checkpoint_every == 0 || !job.sequence->tokens().empty();
-  if (wanted) publish(job, !passing);
+  if (wanted) publish(job, !passing, LaneAfter::kGoesOn);
 }
 
-void Engine::publish(Job& job, bool to_disk) {
-  const LaneState& state = *job.lane->state;
+void Engine::publish(Job& job, bool to_disk, LaneAfter after) {
+  LaneState& state = *job.lane->state;
   const int64_t length = state.length();
   if (!options_.cache.enabled || length == 0) return;
   job.last_capture = length;
@@ -478,8 +546,9 @@ void Engine::publish(Job& job, bool to_disk) {
   const bool whole = !known.drafts.empty() || drafts_ == nullptr || !job.request.speculate;
   const Checkpoint* published = whole ? known.checkpoint : nullptr;
   if (published == nullptr) {
-    if (!evict_for(Checkpoint::new_pages(length))) return;
-    published = cache_->publish(tokens, state.checkpoint(), job.sequence->save_drafts());
+    if (after == LaneAfter::kGoesOn && !evict_for(Checkpoint::new_pages(length))) return;
+    std::vector<std::byte> drafts = job.sequence->save_drafts();
+    published = cache_->publish(tokens, after == LaneAfter::kGoesOn ? state.checkpoint() : state.give_up(), std::move(drafts));
   }
   if (published == nullptr || disk_ == nullptr || !to_disk) return;
   const std::vector<std::byte> recurrent = published->recurrent();
@@ -510,7 +579,7 @@ void Engine::finish(Job& job, std::optional<Error> error) {
   ++(r.error ? totals_.failed : r.reason == FinishReason::kCancelled ? totals_.cancelled : totals_.finished);
   totals_.speculation.add(r.counters);
   if (job.request.events) job.request.events({.kind = RequestEvent::Kind::kFinished, .id = job.id, .sequence = job.sequence.get(), .result = &r});
-  if (kept) publish(job, true);
+  if (kept) publish(job, true, LaneAfter::kIsEmpty);
   release(job);
 }
 
@@ -520,6 +589,7 @@ void Engine::release(Job& job) {
     job.lane->job = nullptr;
     job.lane = nullptr;
   }
+  job.coming = 0;
   scheduler_.forget(job.id);
   if (!job.own_drafters && job.request.speculate && drafts_ != nullptr && spare_drafters_.size() < lanes_.size())
     spare_drafters_.push_back(job.sequence->release_drafters());
@@ -561,6 +631,7 @@ EngineStatus Engine::status() const {
   s.pages_in_use = target_.pages().pages_in_use();
   s.page_bytes = target_.pages().layout().page_bytes();
   s.cache = cache_->statistics();
+  s.host = cache_->host_statistics();
   if (disk_ != nullptr) s.disk = disk_->statistics();
   return s;
 }

@@ -42,6 +42,7 @@ struct EngineStatus {
   double decode_s = 0, prefill_s = 0, draft_s = 0, forward_s = 0, settle_s = 0, other_s = 0;  // of the steps; other_s: all but drafts, forwards, commits
   SpeculationCounters speculation;    // of ended requests
   PrefixCacheStatistics cache;
+  std::optional<HostTierStatistics> host;
   std::optional<DiskTierStatistics> disk;
 };
 
@@ -59,8 +60,8 @@ class Engine {
   // At most one pass. False when there was nothing to do.
   bool step();
   bool idle() const { return jobs_.empty(); }
-  // Something the engine waits for is outside it (a disk read): step() again soon.
-  bool waits_for_disk() const;
+  // Something the engine waits for goes on beside it (a disk read, a copy from the host tier): step() again soon.
+  bool waits_for_copies() const;
   // Earliest deadline of a request, for a caller that sleeps.
   std::optional<TimePoint> next_deadline() const;
 
@@ -70,7 +71,7 @@ class Engine {
   EngineStatus status() const;
   PrefixCache& cache() { return *cache_; }
 
-  // For tests and certificates: the lane of a running request (null otherwise), and a request's forced way back to the queue.
+  // For tests and certificates: the lane of a running request (null otherwise; empty while its prefix is on the way), and a request's forced way back to the queue.
   const LaneState* lane_of(RequestId id) const;
   bool preempt(RequestId id);
 
@@ -83,22 +84,27 @@ class Engine {
 
   void end_early(TimePoint now);
   void poll_disk();
+  void poll_host();
   void admit();
   bool wants_disk(Job& job, int64_t cached);
+  bool wants_host(Job& job, Lane& lane);
   bool hold_for_producer(const Job& job, int64_t cached);
   void place(Job& job, Lane& lane);
   void plan_captures(Job& job, int64_t matched);
   bool prefill_pass();
   bool decode_pass();
-  bool make_room(size_t pages, const Job* needy);
+  bool make_room(size_t pages, Job& needy);
   bool evict_for(size_t pages);
   Job* victim(const Job* needy);
+  static std::pair<int, RequestId> claim(const Job& job);
   void suspend(Job& job);
+  void release_lane(Job& job);
   void settle(std::span<Job* const> jobs, const ForwardResult& result, double forward_s);
   void report_progress(Job& job);
   void report_tokens(Job& job);
   void capture(Job& job);
-  void publish(Job& job, bool to_disk);
+  enum class LaneAfter : uint8_t { kGoesOn, kIsEmpty };
+  void publish(Job& job, bool to_disk, LaneAfter after);
   void finish(Job& job, std::optional<Error> error);
   void release(Job& job);
   Job* find(RequestId id);

@@ -293,8 +293,29 @@ Error MemoryRefusal::error() const {
   return {code, text};
 }
 
+MachineFacts device_facts(const BackendMemory& memory) {
+  const uint64_t used = memory.total_bytes - std::min(memory.total_bytes, memory.free_bytes);
+  return {.total_bytes = memory.total_bytes, .available_bytes = memory.total_bytes,
+          .limits = {{.where = "the device", .limit_bytes = memory.total_bytes, .used_bytes = used}}};
+}
+
+uint64_t host_cache_bytes(const MachineFacts& host, std::optional<uint64_t> demand) { return demand.value_or(host.free_bytes() / 2); }
+
 std::variant<MemoryPlan, MemoryRefusal> plan_memory(const MachineFacts& machine, const ModelFootprint& model, const EngineMemoryOptions& options) {
   return Planner(machine, model, options).run();
+}
+
+std::variant<MemoryPlan, MemoryRefusal> plan_beside_weights(const BackendMemory& device, const ModelFootprint& footprint, EngineMemoryOptions demands) {
+  ModelFootprint f = footprint;
+  f.weights = f.drafter_weights = f.mapped = f.program = 0;
+  const uint64_t used = device.total_bytes - std::min(device.total_bytes, device.free_bytes);
+  if (demands.max_memory) demands.max_memory = *demands.max_memory - std::min(*demands.max_memory, used);
+  auto planned = plan_memory(device_facts(device), f, demands);
+  if (auto* plan = std::get_if<MemoryPlan>(&planned)) {
+    plan->items.insert(plan->items.begin(), {"weights, and what else the device holds", used, MemoryKind::kFixed});
+    plan->limit += used;
+  }
+  return planned;
 }
 
 }  // namespace foretoken

@@ -89,6 +89,13 @@ struct MemoryRefusal {
 
 std::variant<MemoryPlan, MemoryRefusal> plan_memory(const MachineFacts& machine, const ModelFootprint& model, const EngineMemoryOptions& options);
 
+// A device's memory as plan_memory takes a machine's.
+MachineFacts device_facts(const BackendMemory& memory);
+// The plan of a device's memory once it holds the weights, which are then one item with whatever else it holds.
+std::variant<MemoryPlan, MemoryRefusal> plan_beside_weights(const BackendMemory& device, const ModelFootprint& footprint, EngineMemoryOptions demands);
+// The host tier's limit beside a device: what is demanded, or half of what the host has free.
+uint64_t host_cache_bytes(const MachineFacts& host, std::optional<uint64_t> demand);
+
 // 1.50 GiB, 12.0 MiB, 17 B.
 std::string readable_bytes(uint64_t bytes);
 

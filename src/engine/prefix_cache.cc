@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "engine/prefix_tree.h"
+
 namespace foretoken {
 namespace {
 
@@ -22,43 +24,32 @@ int64_t common(std::span<const TokenId> a, std::span<const TokenId> b) {
 
 }  // namespace
 
-struct PrefixCache::Node {
-  Node* parent = nullptr;
-  std::vector<TokenId> page;  // kPageTokens; empty at the root
-  std::unordered_multimap<uint64_t, std::unique_ptr<Node>> children;
-  std::vector<Entry*> entries;
-
-  Node* child(std::span<const TokenId> tokens) const {
-    const auto [first, last] = children.equal_range(page_hash(tokens));
-    for (auto it = first; it != last; ++it)
-      if (std::equal(tokens.begin(), tokens.end(), it->second->page.begin())) return it->second.get();
-    return nullptr;
-  }
-};
-
-struct PrefixCache::Entry {
-  Node* node = nullptr;
-  std::vector<TokenId> tail;  // tokens behind the node's, fewer than kPageTokens
-  std::unique_ptr<Checkpoint> checkpoint;
-  std::vector<std::byte> drafts;
-  std::list<std::unique_ptr<Entry>>::iterator place;
-
-  size_t copied_bytes() const { return checkpoint->recurrent_bytes() + drafts.size(); }
-};
+PrefixCache::Node* PrefixCache::Node::child(std::span<const TokenId> tokens) const {
+  const auto [first, last] = children.equal_range(page_hash(tokens));
+  for (auto it = first; it != last; ++it)
+    if (std::equal(tokens.begin(), tokens.end(), it->second->page.begin())) return it->second.get();
+  return nullptr;
+}
 
 PrefixCache::PrefixCache(const PrefixCacheOptions& options, PagePool& pool)
-    : options_(options), pool_(pool), root_(std::make_unique<Node>()) {}
+    : options_(options), pool_(pool), root_(std::make_unique<Node>()) {
+  if (options.enabled && options.host_bytes > 0 && !pool.backend().on_host()) host_ = std::make_unique<HostTier>(pool, options.host_bytes);
+}
 
-PrefixCache::~PrefixCache() = default;
+PrefixCache::~PrefixCache() { clear(); }
 
 PrefixCache::Walk PrefixCache::walk(std::span<const TokenId> tokens, int64_t at_most) const {
-  Walk w{.node = root_.get(), .length = 0, .shared = 0, .best = nullptr};
+  Walk w;
+  w.node = root_.get();
+  const auto longer = [](const Entry* one, int64_t length) { return one == nullptr || one->length() < length; };
   for (;;) {
     const auto rest = tokens.subspan(static_cast<size_t>(w.length));
     for (Entry* entry : w.node->entries) {
       const int64_t tail = static_cast<int64_t>(entry->tail.size()), same = common(entry->tail, rest);
       w.shared = std::max(w.shared, w.length + same);
-      if (same == tail && w.length + tail <= at_most && (w.best == nullptr || w.best->checkpoint->length() < w.length + tail)) w.best = entry;
+      if (same != tail || w.length + tail > at_most) continue;
+      if (longer(w.longest, w.length + tail)) w.longest = entry;
+      if (entry->here() && longer(w.best, w.length + tail)) w.best = entry;
     }
     const Node* next = rest.size() >= kPageTokens ? w.node->child(rest.first(kPageTokens)) : nullptr;
     if (next == nullptr) {
@@ -71,41 +62,48 @@ PrefixCache::Walk PrefixCache::walk(std::span<const TokenId> tokens, int64_t at_
   }
 }
 
-PrefixCache::Match PrefixCache::peek(std::span<const TokenId> tokens, int64_t at_most) const {
-  const Walk w = walk(tokens, at_most);
-  Match match{.checkpoint = nullptr, .drafts = {}, .length = 0, .shared = w.shared};
-  if (w.best == nullptr) return match;
-  match.checkpoint = w.best->checkpoint.get();
-  match.drafts = w.best->drafts;
-  match.length = w.best->checkpoint->length();
+PrefixCache::Entry* PrefixCache::find(std::span<const TokenId> tokens) const {
+  Entry* longest = walk(tokens, static_cast<int64_t>(tokens.size())).longest;
+  return longest != nullptr && longest->length() == static_cast<int64_t>(tokens.size()) ? longest : nullptr;
+}
+
+PrefixCache::Match PrefixCache::match_of(const Walk& w) const {
+  Match match;
+  match.shared = w.shared;
+  if (w.best != nullptr) {
+    match.checkpoint = w.best->checkpoint.get();
+    match.drafts = w.best->drafts;
+    match.length = w.best->length();
+  }
+  if (w.longest != w.best && w.longest->length() > match.length) match.away = w.longest->length();
   return match;
 }
+
+PrefixCache::Match PrefixCache::peek(std::span<const TokenId> tokens, int64_t at_most) const { return match_of(walk(tokens, at_most)); }
 
 PrefixCache::Match PrefixCache::lookup(std::span<const TokenId> tokens, int64_t at_most) {
   ++statistics_.lookups;
   const Walk w = walk(tokens, at_most);
   if (w.best != nullptr) {
-    entries_.splice(entries_.begin(), entries_, w.best->place);
+    touch(*w.best);
     ++statistics_.hits;
-    statistics_.restored_tokens += static_cast<uint64_t>(w.best->checkpoint->length());
+    statistics_.restored_tokens += static_cast<uint64_t>(w.best->length());
   }
-  return peek(tokens, at_most);
+  return match_of(w);
 }
 
-bool PrefixCache::contains(std::span<const TokenId> tokens) const {
-  return peek(tokens, static_cast<int64_t>(tokens.size())).length == static_cast<int64_t>(tokens.size());
-}
+bool PrefixCache::contains(std::span<const TokenId> tokens) const { return find(tokens) != nullptr; }
 
 PrefixCache::Match PrefixCache::refresh(std::span<const TokenId> tokens) {
-  const int64_t length = static_cast<int64_t>(tokens.size());
-  const Walk w = walk(tokens, length);
-  if (w.best == nullptr || w.best->checkpoint->length() != length) return {};
-  entries_.splice(entries_.begin(), entries_, w.best->place);
-  return peek(tokens, length);
+  Entry* entry = find(tokens);
+  if (entry == nullptr) return {};
+  touch(*entry);
+  return entry->here() ? peek(tokens, entry->length()) : Match{};
 }
 
 void PrefixCache::visit(const std::function<void(const Checkpoint&)>& each) const {
-  for (const auto& entry : entries_) each(*entry->checkpoint);
+  for (const auto& entry : entries_)
+    if (entry->checkpoint != nullptr) each(*entry->checkpoint);
 }
 
 const Checkpoint* PrefixCache::publish(std::span<const TokenId> tokens, std::unique_ptr<Checkpoint> checkpoint, std::vector<std::byte> drafts) {
@@ -115,37 +113,50 @@ const Checkpoint* PrefixCache::publish(std::span<const TokenId> tokens, std::uni
     ++statistics_.dropped_non_finite;
     return nullptr;
   }
-  if (const Walk w = walk(tokens, checkpoint->length()); w.best != nullptr && w.best->checkpoint->length() == checkpoint->length()) {
-    Entry& known = *w.best;
-    entries_.splice(entries_.begin(), entries_, known.place);
-    if (known.drafts.empty() && !drafts.empty()) {  // what its drafters remember was missing
-      while (drafts.size() + statistics().bytes > options_.limit_bytes && entries_.size() > 1) evict();
-      if (drafts.size() + statistics().bytes <= options_.limit_bytes) {
-        copied_bytes_ += drafts.size();
-        known.drafts = std::move(drafts);
-      }
+  size_t drafts_bytes = drafts.size();
+  if (Entry* known = find(tokens); known != nullptr) {
+    touch(*known);
+    if (known->copy == Entry::Copy::kIn) finish(*known);
+    if (known->here()) {
+      add_drafts(*known, std::move(drafts));
+      return known->checkpoint.get();
     }
-    return known.checkpoint.get();
+    drafts_bytes = std::max(drafts_bytes, known->drafts.size());
   }
-  const size_t copied = checkpoint->recurrent_bytes() + drafts.size();
+  const size_t copied = checkpoint->recurrent_bytes() + drafts_bytes;
   if (copied + checkpoint->pages().size() * pool_.layout().page_bytes() > options_.limit_bytes) {
     ++statistics_.dropped_no_room;
     return nullptr;
   }
-  while (copied + bytes_of_unheld(*checkpoint) + statistics().bytes > options_.limit_bytes) evict();
-  auto entry = std::make_unique<Entry>();
-  entry->node = path(tokens);
-  const auto tail = tokens.subspan(tokens.size() / kPageTokens * kPageTokens);
-  entry->tail.assign(tail.begin(), tail.end());
-  entry->checkpoint = std::move(checkpoint);
-  entry->drafts = std::move(drafts);
-  entry->node->entries.push_back(entry.get());
-  hold(*entry->checkpoint);
-  copied_bytes_ += entry->copied_bytes();
+  while (copied + bytes_of_unheld(*checkpoint) + bytes() > options_.limit_bytes) {
+    if (evict()) continue;
+    ++statistics_.dropped_no_room;  // beside what is on its way in
+    return nullptr;
+  }
+  Entry* entry = find(tokens);  // on the host still, or nowhere
+  if (entry == nullptr) {
+    entries_.push_front(std::make_unique<Entry>());
+    entry = entries_.front().get();
+    entry->place = entries_.begin();
+    entry->node = path(tokens);
+    const auto tail = tokens.subspan(tokens.size() / kPageTokens * kPageTokens);
+    entry->tail.assign(tail.begin(), tail.end());
+    entry->node->entries.push_back(entry);
+  }
+  put(*entry, std::move(checkpoint));
+  add_drafts(*entry, std::move(drafts));
   ++statistics_.published;
-  entries_.push_front(std::move(entry));
-  entries_.front()->place = entries_.begin();
-  return entries_.front()->checkpoint.get();
+  return entry->checkpoint.get();
+}
+
+// Where the entry has none and there is room.
+void PrefixCache::add_drafts(Entry& entry, std::vector<std::byte> drafts) {
+  if (!entry.drafts.empty() || drafts.empty()) return;
+  while (drafts.size() + bytes() > options_.limit_bytes && oldest([](const Entry& e) { return e.here(); }) != &entry) evict();
+  if (drafts.size() + bytes() > options_.limit_bytes) return;
+  if (entry.image != nullptr) drop_image(entry);  // the host has no room for them that anyone counted
+  copied_bytes_ += drafts.size();
+  entry.drafts = std::move(drafts);
 }
 
 PrefixCache::Node* PrefixCache::path(std::span<const TokenId> tokens) {
@@ -156,6 +167,7 @@ PrefixCache::Node* PrefixCache::path(std::span<const TokenId> tokens) {
     if (next == nullptr) {
       auto made = std::make_unique<Node>();
       made->parent = node;
+      made->depth = node->depth + 1;
       made->page.assign(page.begin(), page.end());
       next = node->children.emplace(page_hash(page), std::move(made))->second.get();
     }
@@ -165,9 +177,16 @@ PrefixCache::Node* PrefixCache::path(std::span<const TokenId> tokens) {
 }
 
 bool PrefixCache::evict() {
-  if (entries_.empty()) return false;
+  Entry* entry = oldest([](const Entry& e) { return e.here(); });
+  if (entry == nullptr) return false;
   ++statistics_.evictions;
-  remove(*entries_.back());
+  if (host_ != nullptr && copy_out(*entry)) {
+    finish(*entry);
+    drop_checkpoint(*entry);
+  } else {
+    host_statistics_.no_room += host_ != nullptr;
+    remove(*entry);
+  }
   return true;
 }
 
@@ -176,8 +195,14 @@ void PrefixCache::clear() {
 }
 
 void PrefixCache::remove(Entry& entry) {
-  let_go(*entry.checkpoint);
-  copied_bytes_ -= entry.copied_bytes();
+  finish(entry);
+  if (entry.checkpoint != nullptr) drop_checkpoint(entry);
+  if (entry.image != nullptr) drop_image(entry);
+  forget(entry);
+}
+
+// An entry that holds nothing any more.
+void PrefixCache::forget(Entry& entry) {
   Node* node = entry.node;
   std::erase(node->entries, &entry);
   entries_.erase(entry.place);
@@ -194,26 +219,57 @@ void PrefixCache::remove(Entry& entry) {
   }
 }
 
-void PrefixCache::hold(const Checkpoint& checkpoint) {
-  for (const std::byte* page : checkpoint.pages()) ++held_pages_[page];
+// ---- What entries hold
+
+void PrefixCache::touch(Entry& entry) { entries_.splice(entries_.begin(), entries_, entry.place); }
+
+void PrefixCache::put(Entry& entry, std::unique_ptr<Checkpoint> checkpoint) {
+  entry.checkpoint = std::move(checkpoint);
+  hold(entry.node, entry.checkpoint->pages(), kDevice);
+  copied_bytes_ += entry.copied_bytes();
+}
+
+void PrefixCache::drop_checkpoint(Entry& entry) {
+  let_go(entry.node, entry.checkpoint->pages(), kDevice);
+  copied_bytes_ -= entry.copied_bytes();
+  entry.checkpoint.reset();
+}
+
+// The pages of an entry: those of the nodes on its path, and the one behind them.
+void PrefixCache::hold(Node* node, std::span<std::byte* const> pages, Place place) {
+  for (std::byte* page : pages) ++held_[place][page];
+  for (size_t i = node->depth; node->parent != nullptr; node = node->parent)
+    if (std::byte* const page = pages[--i]; node->kept[place] == nullptr) node->kept[place] = page;
+}
+
+void PrefixCache::let_go(Node* node, std::span<std::byte* const> pages, Place place) {
+  const auto last = [&](std::byte* page) {
+    const auto it = held_[place].find(page);
+    return --it->second == 0 && held_[place].erase(page) > 0;
+  };
+  size_t i = node->depth;
+  for (size_t behind = i; behind < pages.size(); ++behind) last(pages[behind]);
+  for (; node->parent != nullptr; node = node->parent)
+    if (std::byte* const page = pages[--i]; last(page) && node->kept[place] == page) node->kept[place] = nullptr;
+}
+
+std::vector<std::byte*> PrefixCache::kept_pages(const Node* node, Place place) const {
+  std::vector<std::byte*> pages(node->depth);
+  for (size_t i = pages.size(); node->parent != nullptr; node = node->parent) pages[--i] = node->kept[place];
+  return pages;
 }
 
 // Its pages that no entry holds yet.
 size_t PrefixCache::bytes_of_unheld(const Checkpoint& checkpoint) const {
   const auto pages = checkpoint.pages();
-  const auto unheld = std::count_if(pages.begin(), pages.end(), [this](const std::byte* page) { return held_pages_.count(page) == 0; });
+  const auto unheld = std::count_if(pages.begin(), pages.end(), [this](const std::byte* page) { return held_[kDevice].count(page) == 0; });
   return static_cast<size_t>(unheld) * pool_.layout().page_bytes();
-}
-
-void PrefixCache::let_go(const Checkpoint& checkpoint) {
-  for (const std::byte* page : checkpoint.pages())
-    if (const auto it = held_pages_.find(page); --it->second == 0) held_pages_.erase(it);
 }
 
 PrefixCacheStatistics PrefixCache::statistics() const {
   PrefixCacheStatistics s = statistics_;
-  s.entries = entries_.size();
-  s.bytes = copied_bytes_ + held_pages_.size() * pool_.layout().page_bytes();
+  s.entries = static_cast<size_t>(std::count_if(entries_.begin(), entries_.end(), [](const auto& e) { return e->checkpoint != nullptr; }));
+  s.bytes = bytes();
   s.limit_bytes = options_.limit_bytes;
   return s;
 }

@@ -37,8 +37,8 @@ std::vector<std::byte> on_host(Backend& backend, std::byte* memory, size_t bytes
 std::byte* PagePool::take() {
   CHECK(in_use_ < limit_);
   if (free_.empty()) {
-    const size_t page = std::max<size_t>(layout_.page_bytes(), 64), count = pages_per_slab(layout_);
-    slabs_.push_back(backend_.allocate(count * page));
+    const size_t page = page_stride(), count = std::min(pages_per_slab(layout_, memory_), limit_ - in_use_);
+    slabs_.push_back(memory_ == Memory::kStaging ? backend_.allocate_staging(count * page) : backend_.allocate(count * page));
     allocated_bytes_ += count * page;
     for (size_t i = count; i-- > 0;) free_.push_back(slabs_.back().data() + i * page);
   }
@@ -48,9 +48,9 @@ std::byte* PagePool::take() {
   return page;
 }
 
-size_t PagePool::pages_per_slab(const KvLayout& layout) {
-  constexpr size_t kSlabBytes = 1u << 20;
-  return std::max<size_t>(1, kSlabBytes / std::max<size_t>(layout.page_bytes(), 64));
+size_t PagePool::pages_per_slab(const KvLayout& layout, Memory memory) {
+  const size_t slab = memory == Memory::kStaging ? 32u << 20 : 1u << 20;  // making staging memory is slow, piece by piece above all
+  return std::max<size_t>(1, slab / std::max<size_t>(layout.page_bytes(), 64));
 }
 
 void PagePool::give_back(std::byte* page) {
@@ -116,14 +116,22 @@ std::unique_ptr<Checkpoint> Checkpoint::from_bytes(const ModelConfig& config, Pa
                                                    std::span<const std::byte> pages, std::span<const std::byte> recurrent) {
   const size_t page_bytes = pool.layout().page_bytes(), count = page_count(length);
   if (length < 1 || pages.size() != count * page_bytes || recurrent.size() != recurrent_bytes_of(config)) return nullptr;
+  std::unique_ptr<Checkpoint> c = blank(pool, length, recurrent.size(), {});
+  for (size_t i = 0; i < count; ++i) upload(pool.backend(), pages.subspan(i * page_bytes, page_bytes), c->pages_[i]);
+  upload(pool.backend(), recurrent, c->recurrent_.data());
+  return c;
+}
+
+std::unique_ptr<Checkpoint> Checkpoint::blank(PagePool& pool, int64_t length, size_t recurrent_bytes, std::span<std::byte* const> known) {
   std::unique_ptr<Checkpoint> c(new Checkpoint(pool));
   c->length_ = length;
-  for (size_t i = 0; i < count; ++i) {
-    c->pages_.push_back(pool.take());
-    upload(pool.backend(), pages.subspan(i * page_bytes, page_bytes), c->pages_.back());
+  CHECK(known.size() <= c->full_pages());
+  for (size_t i = 0; i < page_count(length); ++i) {
+    const bool shared = i < known.size() && known[i] != nullptr;
+    if (shared) pool.share(known[i]);
+    c->pages_.push_back(shared ? known[i] : pool.take());
   }
-  c->recurrent_ = pool.take_memory(recurrent.size());
-  upload(pool.backend(), recurrent, c->recurrent_.data());
+  c->recurrent_ = pool.take_memory(recurrent_bytes);
   return c;
 }
 
@@ -141,6 +149,19 @@ std::unique_ptr<Checkpoint> LaneState::checkpoint() const {
   }
   c->recurrent_ = pool_.take_memory(recurrent_.size());
   copy_memory(pool_.backend(), recurrent_.data(), c->recurrent_.data(), recurrent_.size());
+  return c;
+}
+
+std::unique_ptr<Checkpoint> LaneState::give_up() {
+  CHECK(pending_rows_ == 0);
+  std::unique_ptr<Checkpoint> c(new Checkpoint(pool_));
+  c->length_ = length_;
+  const auto kept = pages_.begin() + static_cast<ptrdiff_t>(page_count(length_));
+  c->pages_.assign(pages_.begin(), kept);
+  pages_.erase(pages_.begin(), kept);
+  c->recurrent_ = pool_.take_memory(recurrent_.size());
+  copy_memory(pool_.backend(), recurrent_.data(), c->recurrent_.data(), recurrent_.size());
+  reset();
   return c;
 }
 

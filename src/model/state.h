@@ -2,6 +2,7 @@
 // changes only through TargetModel (settled rows of a pass, and commit), and by taking over a checkpoint. It knows nothing of requests.
 #pragma once
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 #include <span>
@@ -12,35 +13,44 @@
 
 namespace foretoken {
 
-// Owns the K/V pages of one layout in a backend's memory; grows by slabs and keeps returned pages for reuse. A page may have several
-// holders (a lane and checkpoints of its prefix): whoever writes to it is the only one. Single-threaded.
+// Owns the K/V pages of one layout in a backend's memory, or copies of them in its staging memory; grows by slabs and keeps returned pages
+// for reuse. A page may have several holders (a lane and checkpoints of its prefix): whoever writes to it is the only one. Single-threaded.
 class PagePool {
  public:
-  PagePool(const KvLayout& layout, Backend& backend) : layout_(layout), backend_(backend) {}
+  enum class Memory : uint8_t { kOperators, kStaging };
+  PagePool(const KvLayout& layout, Backend& backend, Memory memory = Memory::kOperators) : layout_(layout), backend_(backend), memory_(memory) {}
   Backend& backend() const { return backend_; }
   const KvLayout& layout() const { return layout_; }
   // Most pages in use at once; taking more is the caller's mistake.
   void set_limit(size_t pages) { limit_ = pages; }
+  size_t limit() const { return limit_; }
   size_t pages_free() const { return limit_ - in_use_; }
   std::byte* take();
   // One more holder of a page in use; give_back() takes one away, and the last one's makes it free.
   void share(std::byte* page) { ++more_holders_[page]; }
+  uint32_t holders(const std::byte* page) const {
+    const auto more = more_holders_.find(page);
+    return more == more_holders_.end() ? 1 : 1 + more->second;
+  }
   void give_back(std::byte* page);
   // Memory of a checkpoint, `bytes` long and of any content; one that was given back is taken again.
   Buffer take_memory(size_t bytes);
   void give_back_memory(Buffer memory);
   // Pages of one slab: memory is taken in slabs.
-  static size_t pages_per_slab(const KvLayout& layout);
+  static size_t pages_per_slab(const KvLayout& layout, Memory memory = Memory::kOperators);
+  // Bytes that a page takes.
+  size_t page_stride() const { return std::max<size_t>(layout_.page_bytes(), 64); }
   size_t pages_in_use() const { return in_use_; }
   size_t allocated_bytes() const { return allocated_bytes_; }
 
  private:
   KvLayout layout_;
   Backend& backend_;
+  Memory memory_;
   std::vector<Buffer> slabs_;
   std::vector<std::byte*> free_;
   std::vector<Buffer> spare_memory_;  // at most kSpareMemories
-  std::unordered_map<std::byte*, uint32_t> more_holders_;  // beyond the first
+  std::unordered_map<const std::byte*, uint32_t> more_holders_;  // beyond the first
   size_t in_use_ = 0, allocated_bytes_ = 0;
   size_t limit_ = std::numeric_limits<size_t>::max();
 };
@@ -66,6 +76,10 @@ class Checkpoint {
   std::vector<std::byte> page(size_t i) const;
   static std::unique_ptr<Checkpoint> from_bytes(const ModelConfig& config, PagePool& pool, int64_t length,
                                                 std::span<const std::byte> pages, std::span<const std::byte> recurrent);
+  // One whose maker has yet to write it, all but what it shares: `known[i]`, where not null, is a full page that holds what page i is to
+  // hold. Takes the other pages.
+  static std::unique_ptr<Checkpoint> blank(PagePool& pool, int64_t length, size_t recurrent_bytes, std::span<std::byte* const> known);
+  std::byte* recurrent_memory() const { return recurrent_.data(); }
   // Pages that a checkpoint at `length` adds to those in use.
   static size_t new_pages(int64_t length) { return length % kPageTokens != 0 ? 1 : 0; }
 
@@ -93,6 +107,8 @@ class LaneState {
 
   // The committed memory as it is now. Takes Checkpoint::new_pages(length()) pages.
   std::unique_ptr<Checkpoint> checkpoint() const;
+  // The same, and the lane is empty afterwards: what it held is handed over, and no page taken.
+  std::unique_ptr<Checkpoint> give_up();
   // Continues from `saved`, of the same model and pool; what the lane held is forgotten. Takes as many pages.
   void restore(const Checkpoint& saved);
 

@@ -29,6 +29,16 @@ void Backend::clear(View memory) {
     std::memset(memory.data + static_cast<size_t>(r * memory.stride) * element, 0, static_cast<size_t>(memory.cols) * element);
 }
 
+TransferId Backend::begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) {
+  for (const TransferPiece& piece : pieces) {
+    const int64_t count = static_cast<int64_t>(piece.bytes);
+    const View from{const_cast<std::byte*>(piece.from), DType::kU8, 1, count, count}, to{piece.to, DType::kU8, 1, count, count};
+    if (way == TransferWay::kToStaging) download(from, to);
+    else upload(from, to);
+  }
+  return 0;
+}
+
 void Backend::keep_table(const MatrixSource&) {}
 
 void Backend::scale(View inout, float factor) {

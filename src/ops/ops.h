@@ -122,6 +122,20 @@ struct BackendLimits {
   bool like_experts = false;                      // all experts of a layer are stored in the same formats
 };
 
+// Of the memory that operators compute in; zeros where it is the host's.
+struct BackendMemory {
+  uint64_t total_bytes = 0, free_bytes = 0;
+};
+
+// A copy that goes on beside the operators; `from` and `to` do not overlap.
+struct TransferPiece {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  size_t bytes = 0;
+};
+enum class TransferWay : uint8_t { kToStaging, kFromStaging };
+using TransferId = int64_t;
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -132,6 +146,7 @@ class Backend {
   // the descriptions: inputs, batches, tables of page pointers, paths and token ids. By default a backend computes in host memory.
 
   virtual bool on_host() const { return true; }
+  virtual BackendMemory memory() const { return {}; }
   // Zeroed memory for operators.
   virtual Buffer allocate(size_t bytes);
   // Host memory that transfers are fastest with.
@@ -142,6 +157,12 @@ class Backend {
   virtual void download(View from, View host);
   virtual void copy(View from, View to);
   virtual void clear(View memory);
+  // Copies between operators' memory and memory of allocate_staging, which begin behind every operator called before and go on beside
+  // those called later; those of one way are done in the order of the calls. Until one has finished, what it reads is not to be written
+  // and what it writes not to be touched: by operators, the host or other copies. By default it is done when it begins.
+  virtual TransferId begin_transfer(std::span<const TransferPiece> pieces, TransferWay way);
+  virtual bool transfer_finished(TransferId) { return true; }  // does not wait
+  virtual void finish_transfer(TransferId) {}                  // waits
   // Announces a table of `embed` before its first use; a backend with its own memory copies the rows there. The source's bytes
   // must outlive the backend's use of the table, which is known by their address.
   virtual void keep_table(const MatrixSource& table);
@@ -238,7 +259,7 @@ class Backend {
 };
 
 // The number that a backend in a shared library must have been built with: raised when anything in this file or batch.h changes.
-inline constexpr int kBackendInterface = 5;
+inline constexpr int kBackendInterface = 6;
 
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
 struct CpuOptions {

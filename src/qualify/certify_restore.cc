@@ -1,4 +1,4 @@
-// Part restore: answers that begin from a kept prefix, in memory or on disk, against plain decoding from the first token; and what was
+// Part restore: answers that begin from a kept prefix, in memory, on the host beside a device, or on disk, against plain decoding from the first token; and what was
 // drafted for them against the drafts of a run that computed everything itself.
 #include <fmt/format.h>
 
@@ -17,8 +17,9 @@ constexpr int64_t kOwn = 12;       // tokens of a prompt behind its shared prefi
 constexpr int kResidues = kPageTokens;
 constexpr int kMostFamilies = 2 * kResidues;
 
-enum class Scene : uint8_t { kCold, kRestored, kPartial, kEvicted, kBranched, kDisk };
-constexpr std::array<const char*, 6> kSceneNames = {"cold", "restored", "partial", "evicted", "branched", "from disk"};
+enum class Scene : uint8_t { kCold, kRestored, kPartial, kEvicted, kBranched, kHost, kDisk };
+constexpr std::array<const char*, 7> kSceneNames = {"cold", "restored", "partial", "evicted", "branched", "from the host", "from disk"};
+constexpr size_t kHostBytes = size_t{4} << 30;  // taken as needed
 
 // Texts of any length out of the prompts. `number` decides where it begins: different numbers share no page.
 Tokens text(const Certifier& c, size_t number, int64_t length) {
@@ -75,7 +76,7 @@ class PlanScenes {
       TRY(part_and_branch(n));
     }
     for (CertifyCell& cell : cells_) {
-      if (&cell == &cell_of(Scene::kDisk) && !on_disk_) continue;
+      if (!has(cell)) continue;
       c_.demand_enough(cell);
       TRY(c_.finish(std::move(cell)));
     }
@@ -90,15 +91,17 @@ class PlanScenes {
     return std::any_of(cells_.begin(), cells_.end(), [](const CertifyCell& cell) { return cell.verdict == Verdict::kFail; });
   }
   bool enough() {
-    return std::all_of(cells_.begin(), cells_.end(), [this](const CertifyCell& cell) { return c_.enough(cell) || (&cell == &cell_of(Scene::kDisk) && !on_disk_); });
+    return std::all_of(cells_.begin(), cells_.end(), [this](const CertifyCell& cell) { return c_.enough(cell) || !has(cell); });
   }
+  // Whether the machine offers the cell's scene.
+  bool has(const CertifyCell& cell) { return (&cell != &cell_of(Scene::kDisk) || on_disk_) && (&cell != &cell_of(Scene::kHost) || with_host_); }
   // The n-th family: shared prefixes end at this plan's residues in turn, and at others in other texts after that.
   Family family(int n) const {
     const int round = n / residues(), residue = (first_ + n % residues() * step_ + 3 * round) % kResidues;
     return Family(c_, static_cast<size_t>(round * kResidues + residue), kShortest + residue);
   }
   int residues() const { return kResidues / step_; }
-  EngineOptions engine_options() const { return {.lanes = 2, .max_context = kShortest + kResidues + kOwn + 16 + tokens()}; }
+  EngineOptions engine_options() const { return {.lanes = 2, .max_context = kShortest + kResidues + kOwn + 16 + tokens(), .cache = {.host_bytes = kHostBytes}}; }
 
   Result<Question> question(Scene scene, const Family& f, const Tokens& prompt) {
     ASSIGN_OR_RETURN(const PlainAnswer* expected, c_.plain(prompt, f.sampling(), tokens()));
@@ -132,7 +135,7 @@ class PlanScenes {
       fail(cell, fmt::format("prompt of {} tokens: {}", restored.result->prompt_tokens, where));
   }
 
-  // Cold, sent again, and sent again to an engine that finds the prefix on disk only.
+  // Cold, sent again, sent again when the prefix had to leave the device's memory, and to an engine that finds it on disk only.
   Status keep_and_resend(int first) {
     std::unique_ptr<DiskTier> disk = open_disk();
     {
@@ -142,6 +145,7 @@ class PlanScenes {
         ASSIGN_OR_RETURN(const TrialAnswer* cold, ask(trial, Scene::kCold, f, f.whole, 0));
         ASSIGN_OR_RETURN(const TrialAnswer* again, ask(trial, Scene::kRestored, f, f.whole, f.shared + 1));
         compare_drafts(Scene::kRestored, *cold, *again);
+        TRY(resend_from_host(trial, f, *cold));
         uninterrupted_.push_back(*cold);
         trial.engine().cache().clear();
         if (disk) disk->flush();
@@ -150,6 +154,20 @@ class PlanScenes {
     disk.reset();
     if (on_disk_) TRY(resend_from_disk(first));
     if (!folder_.empty()) std::filesystem::remove_all(folder_);
+    return {};
+  }
+
+  Status resend_from_host(EngineTrial& trial, const Family& f, const TrialAnswer& cold) {
+    const auto before = trial.engine().status().host;
+    with_host_ = before.has_value();
+    if (!with_host_) return {};
+    while (trial.engine().cache().evict()) {}
+    ASSIGN_OR_RETURN(const TrialAnswer* back, ask(trial, Scene::kHost, f, f.whole, f.shared + 1));
+    compare_drafts(Scene::kHost, cold, *back);
+    CertifyCell& cell = cell_of(Scene::kHost);
+    if (cell.verdict != Verdict::kPass || trial.engine().status().host->hits > before->hits) return {};
+    cell.verdict = Verdict::kInconclusive;
+    cell.detail = fmt::format("prompt of {} tokens: its prefix did not come from the host", f.whole.size());
     return {};
   }
 
@@ -222,7 +240,7 @@ class PlanScenes {
   std::vector<TrialAnswer> uninterrupted_;  // of each family's whole prompt, computed from its first token
   std::filesystem::path folder_;
   PosixFiles files_;
-  bool on_disk_ = false;
+  bool on_disk_ = false, with_host_ = false;
   std::string no_disk_;
 };
 

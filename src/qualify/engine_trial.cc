@@ -86,7 +86,7 @@ void EngineTrial::end(Watch& w, const RequestResult& result) {
 }
 
 void EngineTrial::step() {
-  if (!engine_->step() && engine_->waits_for_disk()) std::this_thread::sleep_for(std::chrono::microseconds(200));
+  if (!engine_->step() && engine_->waits_for_copies()) std::this_thread::sleep_for(std::chrono::microseconds(200));
   widest_ = std::max(widest_, running().size());
   // A lane that was given back and restored emits nothing before its next cycle.
   for (const auto& w : watches_) {

@@ -22,12 +22,18 @@ class TimedBackend final : public Backend {
   BackendInfo info() const override { return inner_.info(); }
   BackendLimits limits() const override { return inner_.limits(); }
   bool on_host() const override { return inner_.on_host(); }
+  BackendMemory memory() const override { return inner_.memory(); }
   Buffer allocate(size_t bytes) override { return inner_.allocate(bytes); }
   Buffer allocate_staging(size_t bytes) override { return inner_.allocate_staging(bytes); }
   void upload(View host, View to) override;
   void download(View from, View host) override;
   void copy(View from, View to) override;
   void clear(View memory) override { inner_.clear(memory); }
+  TransferId begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) override {
+    return inner_.begin_transfer(pieces, way);
+  }
+  bool transfer_finished(TransferId transfer) override { return inner_.transfer_finished(transfer); }
+  void finish_transfer(TransferId transfer) override { inner_.finish_transfer(transfer); }
   void keep_table(const MatrixSource& table) override { inner_.keep_table(table); }
   MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use) override { return inner_.pack(parts, use); }
   MatrixPtr adopt(std::span<const MatrixSource> parts, std::span<const std::byte> packed) override {

@@ -132,7 +132,7 @@ class Host {
   }
 
   int patience() const {
-    if (engine_.waits_for_disk()) return 1;
+    if (engine_.waits_for_copies()) return 1;
     const auto deadline = engine_.next_deadline();
     if (!deadline && !engine_.idle()) return 20;
     if (!deadline) return released_ || hosted_.idle_release_s <= 0 ? -1 : static_cast<int>(std::clamp(1e3 * (hosted_.idle_release_s - idle_seconds()) + 1, 1.0, 1e6));

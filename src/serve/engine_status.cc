@@ -18,11 +18,18 @@ OrderedJson disk_json(const DiskTierStatistics& d) {
           {"restored_tokens", d.restored_tokens}, {"faults", std::move(faults)}};
 }
 
+OrderedJson host_json(const HostTierStatistics& h) {
+  return {{"entries", h.entries}, {"bytes", h.bytes}, {"limit_bytes", h.limit_bytes}, {"moved_out", h.moved_out}, {"tokens_out", h.tokens_out},
+          {"bytes_out", h.bytes_out}, {"moved_in", h.moved_in}, {"tokens_in", h.tokens_in}, {"bytes_in", h.bytes_in}, {"hits", h.hits}, {"waits", h.waits},
+          {"dropped", h.dropped}, {"no_room", h.no_room}};
+}
+
 OrderedJson cache_json(const EngineStatus& s) {
   const PrefixCacheStatistics& c = s.cache;
   OrderedJson out = {{"lookups", c.lookups}, {"hits", c.hits}, {"restored_tokens", c.restored_tokens}, {"published", c.published}, {"evictions", c.evictions},
                      {"entries", c.entries}, {"ram_bytes", c.bytes}, {"ram_limit_bytes", c.limit_bytes}, {"disk_bytes", s.disk ? s.disk->bytes : 0},
                      {"dropped", {{"non_finite", c.dropped_non_finite}, {"no_room", c.dropped_no_room}}}};
+  out["host"] = s.host ? host_json(*s.host) : OrderedJson(nullptr);
   out["disk"] = s.disk ? disk_json(*s.disk) : OrderedJson(nullptr);
   return out;
 }

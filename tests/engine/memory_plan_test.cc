@@ -296,5 +296,37 @@ TEST(MemoryPlan, MoreMemoryNeverGivesLessOfAnything) {
   EXPECT_GT(rises, 1000);
 }
 
+// A card of 24 GiB that holds 18 GiB by now: lanes, pages and cached prefixes share what is left, whatever the weights were thought to take, and
+// the sum stays below the card's memory. Demands are kept or refused by the device's name.
+TEST(MemoryPlan, BesideTheWeightsOfADevice) {
+  const BackendMemory card{.total_bytes = 24 * kGiB, .free_bytes = 6 * kGiB};
+  auto answer = plan_beside_weights(card, large_model(), {});
+  ASSERT_TRUE(std::holds_alternative<MemoryPlan>(answer));
+  const MemoryPlan plan = std::get<MemoryPlan>(std::move(answer));
+  EXPECT_EQ(plan.items[0].bytes, 18 * kGiB);
+  EXPECT_EQ(item(plan.items, "weights"), 0u);
+  EXPECT_LE(plan.bytes(), plan.limit);
+  EXPECT_LT(plan.limit, 24 * kGiB);
+  EXPECT_GT(plan.bytes(), 20 * kGiB);
+  EXPECT_GE(plan.context, kLeastContext);
+  EXPECT_LT(plan.context, 262144);
+  EXPECT_NE(plan.limited_by.find("device"), std::string::npos);
+
+  answer = plan_beside_weights(card, large_model(), {.context = 200000});
+  ASSERT_TRUE(std::holds_alternative<MemoryRefusal>(answer));
+  EXPECT_NE(std::get<MemoryRefusal>(answer).error().message.find("the device"), std::string::npos);
+
+  // --max-memory counts what is there already.
+  answer = plan_beside_weights(card, large_model(), {.max_memory = 21 * kGiB});
+  ASSERT_TRUE(std::holds_alternative<MemoryPlan>(answer));
+  EXPECT_LE(std::get<MemoryPlan>(answer).bytes(), 21 * kGiB);
+}
+
+TEST(MemoryPlan, HostTier) {
+  EXPECT_EQ(host_cache_bytes(machine_with(60 * kGiB), std::nullopt), 30 * kGiB);
+  EXPECT_EQ(host_cache_bytes(machine_with(60 * kGiB), 3 * kGiB), 3 * kGiB);
+  EXPECT_EQ(host_cache_bytes(machine_with(60 * kGiB), 0), 0u);
+}
+
 }  // namespace
 }  // namespace foretoken

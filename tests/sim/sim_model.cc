@@ -57,8 +57,15 @@ std::unique_ptr<TokenRules> rules_of(Style style, int vocab) {
   return nullptr;
 }
 
-SimModel::SimModel(bool sparse)
-    : bundle_({.sparse = sparse}), model_(test::load_model(bundle_.path(), {.max_rows = 128}, test::cpu_backend(Isa::kAuto, 1))) {}
+SimModel::SimModel(bool sparse, bool far) : bundle_({.sparse = sparse}) {
+  std::unique_ptr<Backend> backend = test::cpu_backend(Isa::kAuto, 1);
+  if (far) {
+    auto away = std::make_unique<test::FarBackend>(std::move(backend));
+    far_ = away.get();
+    backend = std::move(away);
+  }
+  model_ = test::load_model(bundle_.path(), {.max_rows = 128}, std::move(backend));
+}
 
 std::unique_ptr<TargetModel> SimModel::make_target(KvFormat format, int max_rows) {
   return std::make_unique<TargetModel>(model_->config, model_->weights, *model_->backend, TargetOptions{.max_rows = max_rows, .kv_format = format});

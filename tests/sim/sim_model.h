@@ -9,6 +9,7 @@
 
 #include "decode/draft_models.h"
 #include "decode/generation.h"
+#include "support/far_backend.h"
 #include "support/test_model.h"
 #include "support/tiny_model.h"
 
@@ -36,10 +37,12 @@ struct Answer {
 
 class SimModel {
  public:
-  explicit SimModel(bool sparse);
+  // `far`: behind a backend with memory of its own.
+  explicit SimModel(bool sparse, bool far = false);
 
   const ModelConfig& config() const { return model_->config; }
   int vocab() const { return model_->config.vocab; }
+  test::FarBackend* far() const { return far_; }  // null: memory is the host's
   std::unique_ptr<TargetModel> make_target(KvFormat format, int max_rows = 128);
   std::unique_ptr<DraftModels> make_drafts(const std::string& speculate, KvFormat format);
 
@@ -61,6 +64,7 @@ class SimModel {
 
   test::TinyBundle bundle_;
   std::unique_ptr<test::TestModel> model_;
+  test::FarBackend* far_ = nullptr;
   std::map<KvFormat, Reference> references_;
   std::map<std::tuple<KvFormat, Ids, Style, int>, Answer> answers_;
   std::map<uint64_t, std::pair<Answer*, Style>> by_id_;

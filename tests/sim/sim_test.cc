@@ -21,12 +21,12 @@ TEST(Simulation, TenThousandRequests) {
   SimReport total;
   std::vector<std::string> failures;
   const auto work = [&] {
-    SimModel models[] = {SimModel(false), SimModel(true)};
+    SimModel models[] = {SimModel(false), SimModel(true), SimModel(false, true), SimModel(true, true)};
     for (int seed = next++; seed <= kSeeds; seed = next++) {
       SimReport report;
       std::string failure;
       try {
-        SimModel& model = models[seed % 2];
+        SimModel& model = models[seed % 4];
         model.forget_answers();
         Simulation simulation(model, SimOptions::draw(static_cast<uint64_t>(seed)));
         simulation.serve(kRequestsPerSeed);
@@ -54,6 +54,9 @@ TEST(Simulation, TenThousandRequests) {
   EXPECT_GT(total.failed, 100u);
   EXPECT_GT(total.refused, 100u);
   EXPECT_GT(total.restarts, 100u);
+  EXPECT_GT(total.host_out, 1000u);
+  EXPECT_GT(total.host_in, 200u);
+  EXPECT_GT(total.host_dropped, 100u);
   EXPECT_GT(total.disk_hits, 100u);
   EXPECT_GT(total.disk_faults, 100u);
   EXPECT_GT(total.damaged, 100u);
@@ -66,11 +69,12 @@ TEST(Simulation, TenThousandRequests) {
   EXPECT_GT(total.hashes, 1000u);
   EXPECT_GT(total.logprobs, 1000u);
   std::printf("%llu requests, %llu steps, %llu tokens, drafted %llu, accepted %llu, restored %llu of %llu prompt tokens, %llu preemptions, %llu evictions, "
-              "%llu cancelled, %llu failed, %llu refused, %llu restarts that ended %llu, %llu disk entries stored and %llu loaded, %llu disk faults, %llu bits flipped, %llu states and %llu logprobs compared, most steps of a request %llu, %.0f simulated seconds\n",
+              "%llu cancelled, %llu failed, %llu refused, %llu restarts that ended %llu, %llu checkpoints to the host and %llu back, %llu disk entries stored and %llu loaded, %llu disk faults, %llu bits flipped, %llu states and %llu logprobs compared, most steps of a request %llu, %.0f simulated seconds\n",
               (unsigned long long)total.requests, (unsigned long long)total.steps, (unsigned long long)total.answer_tokens, (unsigned long long)total.drafted,
               (unsigned long long)total.accepted, (unsigned long long)total.restored_tokens, (unsigned long long)total.prompt_tokens,
               (unsigned long long)total.preemptions, (unsigned long long)total.evictions, (unsigned long long)total.cancelled, (unsigned long long)total.failed,
-              (unsigned long long)total.refused, (unsigned long long)total.restarts, (unsigned long long)total.lost, (unsigned long long)total.disk_stored,
+              (unsigned long long)total.refused, (unsigned long long)total.restarts, (unsigned long long)total.lost,
+              (unsigned long long)total.host_out, (unsigned long long)total.host_in, (unsigned long long)total.disk_stored,
               (unsigned long long)total.disk_hits, (unsigned long long)total.disk_faults, (unsigned long long)total.damaged, (unsigned long long)total.hashes, (unsigned long long)total.logprobs, (unsigned long long)total.most_steps,
               total.simulated_s);
 }

@@ -55,6 +55,7 @@ void SimReport::add(const SimReport& o) {
   steps += o.steps, requests += o.requests, finished += o.finished, failed += o.failed, cancelled += o.cancelled, refused += o.refused;
   preemptions += o.preemptions, prompt_tokens += o.prompt_tokens, restored_tokens += o.restored_tokens, answer_tokens += o.answer_tokens;
   forced += o.forced, drafted += o.drafted, accepted += o.accepted, hashes += o.hashes, logprobs += o.logprobs, evictions += o.evictions;
+  host_out += o.host_out, host_in += o.host_in, host_dropped += o.host_dropped;
   restarts += o.restarts, lost += o.lost, disk_stored += o.disk_stored, disk_hits += o.disk_hits, disk_faults += o.disk_faults, damaged += o.damaged;
   most_steps = std::max(most_steps, o.most_steps);
   simulated_s += o.simulated_s;
@@ -96,6 +97,8 @@ SimOptions SimOptions::draw(uint64_t seed) {
   o.restart = one_of(0.0, 0.001, 0.006);
   o.disk_fault = one_of(0.0, 0.01, 0.05);
   o.damage = one_of(0.0, 0.0, 0.02);
+  e.cache.host_bytes = static_cast<size_t>(one_of(0, 60'000, 300'000, 8'000'000));
+  o.late = one_of(0, 2, 9, 40);
   return o;
 }
 
@@ -167,6 +170,7 @@ struct Simulation::State {
                              .retry = std::chrono::seconds(2), .background = false},
                             files, clock);
     }
+    if (model.far() != nullptr) model.far()->set_late(options.late);
     engine = std::make_unique<Engine>(*target, drafts.get(), options.engine, clock, disk.get());
     rows_before = target->rows_run();
     before = report;
@@ -184,6 +188,11 @@ struct Simulation::State {
     report.drafted = before.drafted + static_cast<uint64_t>(s.speculation.drafted);
     report.accepted = before.accepted + static_cast<uint64_t>(s.speculation.accepted);
     report.evictions = before.evictions + s.cache.evictions;
+    if (s.host) {
+      report.host_out = before.host_out + s.host->moved_out;
+      report.host_in = before.host_in + s.host->moved_in;
+      report.host_dropped = before.host_dropped + s.host->dropped;
+    }
     if (!s.disk) return;
     report.disk_stored = before.disk_stored + s.disk->stored;
     report.disk_hits = before.disk_hits + s.disk->hits;
@@ -457,6 +466,7 @@ struct Simulation::State {
     expect(s.pages_in_use <= s.pages_limit, "more pages than the limit");
     expect_equal(checkpoints, s.cache.entries, "entries");
     expect(s.cache.bytes <= s.cache.limit_bytes, "the cache is beyond its limit");
+    expect(!s.host || s.host->bytes <= s.host->limit_bytes, "the host tier is beyond its limit");
   }
 
   void check_hash(const Watch& w) {

@@ -32,6 +32,7 @@ struct SimOptions {
   bool disk = false;         // a disk tier over simulated files
   uint64_t disk_bytes = 1 << 20;
   double restart = 0, disk_fault = 0, damage = 0;  // the process ends, well or by a crash; an operation fails; a bit of a file flips
+  int late = 0;              // polls until a copy between memories is done, at most; where there are such
   int burst = 3;             // requests that come together, at most
   double idle_s = 1;         // simulated seconds between requests, on average, when nothing runs
   double pass_s = 0.01, row_s = 0.0005;  // what a pass takes
@@ -49,6 +50,7 @@ struct SimReport {
   uint64_t forced = 0;      // lanes taken away by the script
   uint64_t hashes = 0, logprobs = 0, evictions = 0;
   uint64_t restarts = 0, lost = 0;  // lost: requests that a restart ended
+  uint64_t host_out = 0, host_in = 0, host_dropped = 0;
   uint64_t disk_stored = 0, disk_hits = 0, disk_faults = 0, damaged = 0;
   uint64_t most_steps = 0;  // between a request's arrival and its end
   double simulated_s = 0;

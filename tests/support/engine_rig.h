@@ -22,9 +22,9 @@ struct EngineRig {
   SteadyClock clock;
 
   static std::unique_ptr<EngineRig> load(const std::filesystem::path& path, const std::string& speculate = "auto",
-                                         KvFormat kv = KvFormat::kBF16) {
+                                         KvFormat kv = KvFormat::kBF16, std::unique_ptr<Backend> backend = cpu_backend(Isa::kAuto, 1)) {
     auto r = std::make_unique<EngineRig>();
-    r->model = load_model(path, {.kv_format = kv}, cpu_backend(Isa::kAuto, 1));
+    r->model = load_model(path, {.kv_format = kv}, std::move(backend));
     TestModel& m = *r->model;
     const DraftSettings settings = value_or_throw(DraftSettings::parse(speculate, ""));
     r->drafts = DraftModels::load(m.bundle, m.config, m.weights, *m.backend, settings, kv, m.target->options().max_rows);

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # Runs every check of the CUDA backend on a machine with a GPU and prints a short table last. It builds nothing: FOLDER is what
-# collect.sh made. usage: check.sh FOLDER [STEP...], from the repository's root. Steps: ops fusion draft model run certify sanitize products
-# speed27 speeda3b profile27 profilea3b, and with OTHER=FOLDER2, of a build for another architecture, same; the first six by default.
+# collect.sh made. usage: check.sh FOLDER [STEP...], from the repository's root. Steps: ops fusion draft model transfers run certify rows sanitize products
+# speed27 speeda3b cycle27 cyclea3b profile27 profilea3b, and with OTHER=FOLDER2, of a build for another architecture, same; the first seven by default.
 set -uo pipefail
 folder=$(realpath "${1:?usage: check.sh FOLDER [STEP...]}")
 shift
 steps=("$@")
-(( ${#steps[@]} )) || steps=(ops fusion draft model run certify)
+(( ${#steps[@]} )) || steps=(ops fusion draft model transfers run certify)
 logs=${OUT:-$(mktemp -d)}
 OTHER=$(realpath "${OTHER:-$folder}")
 export LD_LIBRARY_PATH="$folder/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
@@ -85,10 +85,14 @@ for name in "${steps[@]}"; do
     fusion) test_step fusion 'CudaFusion.*' ;;
     draft) test_step draft 'CudaDraft.*' ;;
     model) test_step model 'CudaModel.*' ;;
+    transfers) test_step transfers 'CudaTransfers.*' ;;
     run) step run bash -c same_text ;;
     same) step same bash -c same_build ;;
     certify) step certify "$folder/foretoken" certify --backend cuda --quick ;;
     sanitize) step sanitize compute-sanitizer --error-exitcode 9 "$folder/cuda_test" --gtest_brief=1 --gtest_filter='CudaOps.ProductsOfEveryFormat:CudaOps.Moe:CudaModel.*' ;;
+    rows) step rows bash -c '"$folder/cuda_bench" --check --prefill 256 --shape 27b && "$folder/cuda_bench" --check --prefill 256 --shape a3b' ;;
+    cycle27) step cycle27 "$folder/cuda_cycle" --shape 27b --rows 1,4,8 ;;
+    cyclea3b) step cyclea3b "$folder/cuda_cycle" --shape a3b --rows 1,4,8 --tokens 3.3,4.8 ;;
     products) step products "$folder/cuda_bench" --products ;;
     speed27) step speed27 "$folder/cuda_bench" --shape 27b ;;
     profile27) step profile27 bash -c 'profile 27b' ;;
