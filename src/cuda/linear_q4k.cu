@@ -21,17 +21,15 @@ struct Plan {
   int64_t plane = 0;  // floats from the sums of one slice to those of the next
 };
 
-// Where no kernel of many rows exists, rows beyond a block's are groups in the grid's second dimension: their blocks
-// stream the same tiles at about the same time, so that weights come from memory once.
-constexpr bool kGroups = !kWgmma;
-
 struct Work {
   const uint8_t* weights = nullptr;
   int64_t tile = 0;
   int item = -1;
 };
 
-// kGated: what becomes of gates and ups (Hidden) in place of the products.
+// kGated: what becomes of gates and ups (Hidden) in place of the products. Where no kernel of many rows exists, rows
+// beyond a block's are groups in the grid's second dimension: their blocks stream the same tiles at about the same
+// time, so that weights come from memory once.
 template <class Format, int kBlocks, bool kExperts, bool kGated>
 __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part, Plan plan, Columns columns) {
   extern __shared__ __align__(128)
@@ -49,11 +47,19 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   float* const values = reinterpret_cast<float*>(
       memory + static_cast<size_t>(warps) * (plan.stages * Format::kBytes + (kBlocks > 1 ? kKeptBytes : 0)));
 
-  const int first_row = kGroups && !kExperts ? static_cast<int>(blockIdx.y) * (kBlocks * 8) : 0;
-  if constexpr (kGroups && !kExperts) {
-    columns.x += int64_t{first_row} * columns.padded;
-    columns.rows = min(columns.rows - first_row, int64_t{kBlocks * 8});
+#if !FORETOKEN_HAS_WGMMA
+  if constexpr (!kExperts) {  // this group's rows
+    const int64_t first = int64_t{blockIdx.y} * (kBlocks * 8);
+    columns.x += first * columns.padded;
+    columns.rows = min(columns.rows - first, int64_t{kBlocks * 8});
+    if constexpr (kGated) {
+      if (columns.hidden.bf16) columns.hidden.bf16 += first * columns.hidden.width;
+      if (columns.hidden.floats) columns.hidden.floats += first * columns.hidden.width;
+    } else {
+      columns.out += first * columns.stride;
+    }
   }
+#endif
   if (lane == 0) {
     for (int s = 0; s < plan.stages; ++s) barrier_init(arrived[warp][s], kRequesters);
     if (warp == 0)
@@ -165,15 +171,15 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
         const float first = __shfl_xor_sync(0xFFFFFFFFu, ups ? sum[0] : sum[2], 2),
                     second = __shfl_xor_sync(0xFFFFFFFFu, ups ? sum[1] : sum[3], 2);
         if (column < existing) {
-          const int64_t row = kExperts ? to[column] : column + first_row,
-                        n = work.tile * 8 + lane % 2 * 4 + (ups ? 2 : 0), at = row * columns.hidden.width + n;
+          const int64_t row = kExperts ? to[column] : column, n = work.tile * 8 + lane % 2 * 4 + (ups ? 2 : 0),
+                        at = row * columns.hidden.width + n;
           const float even = __fmul_rn(silu(ups ? first : sum[0]), ups ? sum[2] : first),
                       odd = __fmul_rn(silu(ups ? second : sum[1]), ups ? sum[3] : second);
           if (columns.hidden.bf16) *reinterpret_cast<uint32_t*>(columns.hidden.bf16 + at) = bf16_pair(even, odd);
           if (columns.hidden.floats) *reinterpret_cast<float2*>(columns.hidden.floats + at) = make_float2(even, odd);
         }
       } else if (column < existing) {
-        const int64_t row = kExperts ? to[column] : column + first_row, o = work.tile * 16 + output;
+        const int64_t row = kExperts ? to[column] : column, o = work.tile * 16 + output;
         float* out = columns.out + slice * plan.plane + row * columns.stride + columns.first + o;
 #pragma unroll
         for (int j = 0; j < 4; ++j)

@@ -84,7 +84,9 @@ class CudaFusion : public ::testing::Test {
   }
 
   void expect_same_without_wide(size_t most_shared);
+  void expect_same_gates(size_t most_shared);
   void expect_delta_net();
+  void expect_rows_alone_of_chains();
 
   std::unique_ptr<Backend> backend_;
   Buffer mark_ = Buffer();
@@ -206,9 +208,12 @@ TEST_F(CudaFusion, ProductSumNorm) {
 }
 
 // What becomes of gates and ups: by the kernel of their product, or by one of its own behind a product of matrices that
-// are packed for linear.
+// are packed for linear. Also in groups, of sixteen rows or of eight with a smaller device's plans.
 TEST_F(CudaFusion, GatesInTheirProduct) {
-  auto made = make_cuda_backend({.wide = false});
+  for (const size_t most_shared : {size_t{0}, kSmallShared}) expect_same_gates(most_shared);
+}
+void CudaFusion::expect_same_gates(size_t most_shared) {
+  auto made = make_cuda_backend({.wide = false, .most_shared = most_shared});
   ASSERT_TRUE(made);
   const std::unique_ptr<Backend> narrow = *std::move(made);
   struct Case {
@@ -239,7 +244,8 @@ TEST_F(CudaFusion, GatesInTheirProduct) {
       EXPECT_TRUE(is_informative(View::of(const_cast<float*>(want.data()), count, c.cols))) << what;
       EXPECT_GT(std::count_if(want.begin(), want.end(), [](float v) { return v != 0; }), count * c.cols / 2) << what;
       EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << what;
-      EXPECT_EQ(std::memcmp(of_narrow.data(), want.data(), got.size() * sizeof(float)), 0) << what << ", narrow";
+      EXPECT_EQ(std::memcmp(of_narrow.data(), want.data(), got.size() * sizeof(float)), 0)
+          << what << ", narrow, " << most_shared;
     }
   }
 }
@@ -395,7 +401,12 @@ void CudaFusion::expect_delta_net() {
 
 // Rows of one chain share what is staged of keys and values, the more the longer their context is: a row alone has the
 // same bits.
-TEST_F(CudaFusion, AttentionOfChains) {
+TEST_F(CudaFusion, AttentionOfChains) { expect_rows_alone_of_chains(); }
+TEST_F(CudaFusion, AttentionOfChainsOfASmallerDevice) {
+  backend_ = *make_cuda_backend({.most_shared = kSmallShared});
+  expect_rows_alone_of_chains();
+}
+void CudaFusion::expect_rows_alone_of_chains() {
   const int most = 16;
   const int64_t longest = 9000;
   for (const AttentionShape& shape : {AttentionShape{24, 4, 256, 1e-6f}, AttentionShape{16, 2, 256, 1e-6f},
