@@ -15,7 +15,7 @@ namespace foretoken::cuda {
 class Admission {
  public:
   // `wide` false: no product is admitted.
-  explicit Admission(bool wide) : wide_(wide) {}
+  explicit Admission(bool wide = false) : wide_(wide) {}
   // Sets part.wide. Waits for the device where the part's shape is new.
   void decide(Part& part, Queue& queue);
   // One sentence about the shapes that were refused; empty: none was.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cuda/plans.h"
 #include "ops/checks.h"
 
 namespace foretoken::cuda {
@@ -39,7 +40,7 @@ constexpr int kMostTopExperts = 32, kMostExperts = 512;
 }  // namespace
 
 CudaBackend::CudaBackend(int device, const KernelCode& code, const CudaOptions& options)
-    : device_(device), admission_(options.wide && code.wgmma) {
+    : device_(device) {
   check(cudaSetDevice(device), "choosing a device");
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "asking for properties");
@@ -50,6 +51,7 @@ CudaBackend::CudaBackend(int device, const KernelCode& code, const CudaOptions& 
                    .block_shared = properties.sharedMemPerBlockOptin,
                    .multiprocessor_shared = properties.sharedMemPerMultiprocessor};
   queue_ = std::make_unique<Queue>(options.graphs, limited(all, options.most_shared));
+  admission_ = Admission(options.wide && code.wgmma && queue_->limits().block_shared >= kWideShared);
   transfers_ = std::make_unique<Transfers>(*queue_);
 }
 

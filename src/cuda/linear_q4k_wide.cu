@@ -362,8 +362,6 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
 #endif
 }
 
-constexpr size_t kShared = 224 * 1024;  // of one multiprocessor
-
 // Columns of a block of threads.
 int columns_of(int64_t rows) { return rows <= 32 ? 32 : rows <= 64 ? 64 : 128; }
 
@@ -382,8 +380,8 @@ void run(const Part& part, const Columns& columns, int64_t plane, uint8_t* arran
   shape.output_tiles = (shape.tiles + warps - 1) / warps;
   const size_t weight_bytes = static_cast<size_t>(warps) * Format::kBytes;
   shape.weight_slots =
-      kColumns == 128 ? 3 : std::min<int>(kMostSlots, static_cast<int>(kShared * 2 / 3 / weight_bytes));
-  const size_t room = kShared - static_cast<size_t>(shape.weight_slots) * weight_bytes;
+      kColumns == 128 ? 3 : std::min<int>(kMostSlots, static_cast<int>(kWideShared * 2 / 3 / weight_bytes));
+  const size_t room = kWideShared - static_cast<size_t>(shape.weight_slots) * weight_bytes;
   shape.row_slots = std::min(kMostSlots, static_cast<int>(room / kRowBytes));
   Launch{dim3(static_cast<unsigned>((shape.slices.units + 3) / 4), static_cast<unsigned>(shape.row_blocks)), 128, 0,
          queue}(arrange<Format>, columns.x, columns.padded, static_cast<int>(columns.rows), shape.row_blocks,

@@ -63,6 +63,7 @@ int few_rows_at_once(const Slices& slices, int unit_bytes, const Limits& limits)
 
 // ---- Products of many rows (linear_q4k_wide.cu)
 
+inline constexpr size_t kWideShared = 224 * 1024;  // of a block of threads, which a multiprocessor has one of
 // Warpgroups of a block of threads that multiply: few idle in the last round.
 int wide_groups(int64_t items_of_one, int most, const Limits& limits);
 
