@@ -39,8 +39,7 @@ constexpr int kMostTopExperts = 32, kMostExperts = 512;
 
 }  // namespace
 
-CudaBackend::CudaBackend(int device, const KernelCode& code, const CudaOptions& options)
-    : device_(device) {
+CudaBackend::CudaBackend(int device, const KernelCode& code, const CudaOptions& options) : device_(device) {
   check(cudaSetDevice(device), "choosing a device");
   cudaDeviceProp properties;
   check(cudaGetDeviceProperties(&properties, device), "asking for properties");
@@ -867,7 +866,8 @@ void CudaBackend::block_attention(View queries, const BlockShape& shape, std::sp
   }
   const int splits = block_splits(positions);
   float* partial = partial_.take<float>(block_partial_floats(heads, queries.rows, splits));
-  launch_block_spans(rows_of(queries), heads, descs, count, rows, splits, layout, partial, rows_of(out), leave_rounded(out), *queue_);
+  launch_block_spans(rows_of(queries), heads, descs, count, rows, splits, layout, partial, rows_of(out),
+                     leave_rounded(out), *queue_);
 }
 
 void CudaBackend::block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) {
@@ -905,14 +905,17 @@ void CudaBackend::choose(View logits, std::span<const ChoiceSpec> specs, Choices
   for (const ChoiceSpec& spec : specs) candidates |= spec.noisy || spec.mass, leaders |= spec.leaders;
   out.leader_count = leaders ? static_cast<int>(std::min<int64_t>(kLeaders, logits.cols)) : 0;
   const size_t rows = static_cast<size_t>(logits.rows), count = rows * static_cast<size_t>(out.leader_count);
-  const size_t ids_at = rows * sizeof(RowChoice), values_at = ids_at + count * sizeof(TokenId), bytes = values_at + count * sizeof(float);
+  const size_t ids_at = rows * sizeof(RowChoice), values_at = ids_at + count * sizeof(TokenId),
+               bytes = values_at + count * sizeof(float);
   std::byte* const found = chosen_.take<std::byte>(bytes);
-  launch_choose(rows_of(logits), queue_->put(specs), candidates, work_.take<std::byte>(choose_scratch_bytes(logits.rows)),
-                reinterpret_cast<RowChoice*>(found), *queue_);
+  launch_choose(rows_of(logits), queue_->put(specs), candidates,
+                work_.take<std::byte>(choose_scratch_bytes(logits.rows)), reinterpret_cast<RowChoice*>(found), *queue_);
   if (leaders)
-    launch_top_k(rows_of(logits), out.leader_count, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, logits.cols, out.leader_count)),
+    launch_top_k(rows_of(logits), out.leader_count,
+                 top_.take<std::byte>(top_k_scratch_bytes(logits.rows, logits.cols, out.leader_count)),
                  reinterpret_cast<TokenId*>(found + ids_at),
-                 rows_of(View::of(reinterpret_cast<float*>(found + values_at), logits.rows, out.leader_count)), *queue_);
+                 rows_of(View::of(reinterpret_cast<float*>(found + values_at), logits.rows, out.leader_count)),
+                 *queue_);
   queue_->flush();
   if (chosen_here_.size() < bytes) chosen_here_ = pinned_memory(2 * bytes);
   check(cudaMemcpyAsync(chosen_here_.data(), found, bytes, cudaMemcpyDeviceToHost, queue_->stream()), "a download");
