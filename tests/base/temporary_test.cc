@@ -67,6 +67,7 @@ int ended_by(const std::function<void()>& work, int signal, const std::function<
   EXPECT_EQ(::pipe(ready), 0);
   const pid_t child = ::fork();
   if (child == 0) {
+    for (const int one : {SIGINT, SIGTERM, SIGHUP}) std::signal(one, SIG_DFL);  // whoever runs the tests may ignore them
     work();
     [[maybe_unused]] const ssize_t told = ::write(ready[1], "r", 1);
     for (;;) ::pause();
