@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "fuzz/temporary_folder.h"
+#include "base/temporary.h"
 #include "fuzz/weight_file.h"
 #include "model/config.h"
 #include "model/dflash_weights.h"

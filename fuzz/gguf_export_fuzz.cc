@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "fuzz/temporary_folder.h"
+#include "base/temporary.h"
 #include "fuzz/weight_file.h"
 #include "model/gguf_export_plan.h"
 
