@@ -69,7 +69,8 @@ class PrefixCache {
 
   // ---- Host tier
 
-  // Begins the way back of the entry of exactly `tokens`, which Match::away told of, and evicts others for it. False: there is no room now.
+  // Begins the way back of the entry of exactly `tokens`, which Match::away told of, and evicts others for it and for the page that a lane
+  // copies of it. False: there is no room now.
   // It has arrived when a match has it; arriving() tells whether it still may.
   bool bring_in(std::span<const TokenId> tokens);
   bool arriving(std::span<const TokenId> tokens) const;

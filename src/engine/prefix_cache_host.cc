@@ -50,7 +50,13 @@ void PrefixCache::drop_image(Entry& entry) {
 // ---- In
 
 bool PrefixCache::bring_in(std::span<const TokenId> tokens) {
-  Entry* const entry = find(tokens);
+  Entry* entry = find(tokens);
+  // Here, or on its way for another request: a lane's own page is all that may be missing.
+  while (entry != nullptr && entry->checkpoint != nullptr && pool_.pages_free() == 0) {
+    touch(*entry);
+    if (!evict()) return false;
+    entry = find(tokens);
+  }
   if (entry == nullptr) return false;
   touch(*entry);
   if (entry->checkpoint == nullptr) {
