@@ -215,6 +215,29 @@ TEST(HostTier, OneWayForTwo) {
   EXPECT_EQ(host(bench).hits, 2u);
 }
 
+// Four of them where the pages suffice for the prefix and three lanes' own: the fourth waits for its page.
+TEST(HostTier, EveryLaneNeedsAPageOfItsOwn) {
+  EngineRig& plain = EngineRig::embedded();
+  FarRig& far = FarRig::shared(6);
+  EngineBench bench(*far.rig, {.lanes = 4, .max_context = 145, .pages = 7, .cache = {.host_bytes = kPlenty}});
+  const Ids shared = text_like(128, 8);
+  bench.answer({.prompt = shared, .max_tokens = 1});
+  while (bench.engine->cache().evict()) {
+  }
+  std::map<RequestId, Ids> prompts;
+  for (int i = 0; i < 4; ++i) {
+    Ids prompt = shared;
+    for (const TokenId t : text_like(9, 40 + i)) prompt.push_back(t);
+    prompts[bench.submit({.prompt = prompt, .max_tokens = 6, .speculate = false})] = prompt;
+  }
+  bench.run();
+  for (const auto& [id, prompt] : prompts) {
+    ASSERT_FALSE(bench.heard[id].result->error.has_value()) << bench.heard[id].result->error->message;
+    EXPECT_EQ(bench.heard[id].tokens, plain.plain(prompt, 6).tokens);
+  }
+  EXPECT_GE(host(bench).moved_in, 1u);
+}
+
 // A conversation that grows crosses page by page once: the pages that an earlier turn left on the host are shared by
 // later ones.
 TEST(HostTier, SharedPagesCrossOnce) {
