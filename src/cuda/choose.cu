@@ -28,17 +28,7 @@ FORETOKEN_DEVICE float log(float x) {
 
 FORETOKEN_DEVICE float negative_log_complement(float v) {
   if (v > 0.5f) return -log(__fsub_rn(1.0f, v));
-  const float z = __fdiv_rn(v, __fsub_rn(2.0f, v)), s = __fmul_rn(z, z);
-  float p = 1.0f / 17;
-  p = fma(p, s, 1.0f / 15);
-  p = fma(p, s, 1.0f / 13);
-  p = fma(p, s, 1.0f / 11);
-  p = fma(p, s, 1.0f / 9);
-  p = fma(p, s, 1.0f / 7);
-  p = fma(p, s, 1.0f / 5);
-  p = fma(p, s, 1.0f / 3);
-  p = fma(p, s, 1.0f);
-  return __fmul_rn(__fmul_rn(2.0f, z), p);
+  return twice_atanh(__fdiv_rn(v, __fsub_rn(2.0f, v)));
 }
 
 // The first word of Philox 4x32-10 (base/rng.h).
@@ -80,7 +70,7 @@ FORETOKEN_DEVICE Best warp_best(Best best) {
 // Of one share of a row.
 struct Share {
   Best largest, noisy;
-  int finite, unused;
+  int finite, unused;  // the latter fills the word
   unsigned long long mass;
 };
 

@@ -58,8 +58,7 @@ FORETOKEN_DEVICE float exp(float x) {
 FORETOKEN_DEVICE float sigmoid(float x) { return __fdiv_rn(1.0f, __fadd_rn(1.0f, exp(-x))); }
 FORETOKEN_DEVICE float silu(float x) { return __fdiv_rn(x, __fadd_rn(1.0f, exp(-x))); }
 
-FORETOKEN_DEVICE float log1p_unit(float y) {
-  const float z = __fdiv_rn(y, __fadd_rn(2.0f, y));
+FORETOKEN_DEVICE float twice_atanh(float z) {
   const float s = __fmul_rn(z, z);
   float p = 1.0f / 17;
   p = fma(p, s, 1.0f / 15);
@@ -72,6 +71,8 @@ FORETOKEN_DEVICE float log1p_unit(float y) {
   p = fma(p, s, 1.0f);
   return __fmul_rn(__fmul_rn(2.0f, z), p);
 }
+
+FORETOKEN_DEVICE float log1p_unit(float y) { return twice_atanh(__fdiv_rn(y, __fadd_rn(2.0f, y))); }
 
 FORETOKEN_DEVICE float softplus(float x) {
   const float a = __int_as_float(__float_as_int(x) & 0x7FFFFFFF);

@@ -75,9 +75,8 @@ inline float exp(float x) {
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 inline float silu(float x) { return x / (1.0f + exp(-x)); }
 
-// log(1 + y) for y in [0, 1]: 2 atanh(z), z = y / (2 + y) <= 1/3. Error < 3 ulp.
-inline float log1p_unit(float y) {
-  const float z = y / (2.0f + y);
+// 2 atanh(z) for |z| <= 1/3.
+inline float twice_atanh(float z) {
   const float s = z * z;
   float p = 1.0f / 17;
   p = fma(p, s, 1.0f / 15);
@@ -90,6 +89,9 @@ inline float log1p_unit(float y) {
   p = fma(p, s, 1.0f);
   return 2.0f * z * p;
 }
+
+// log(1 + y) for y in [0, 1]. Error < 3 ulp.
+inline float log1p_unit(float y) { return twice_atanh(y / (2.0f + y)); }
 
 // ln(1 + e^x) without overflow.
 inline float softplus(float x) {

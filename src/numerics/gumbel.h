@@ -12,13 +12,7 @@ namespace foretoken {
 
 // -log(1 - v) for v in (0, 1): atanh form below one half, where 1 - v would lose the small bits; 1 - v is exact above.
 inline float negative_log_complement(float v) {
-  if (v > 0.5f) return -canonical::log(1.0f - v);
-  const float z = v / (2.0f - v);
-  const float s = z * z;
-  float p = 1.0f / 17;
-  for (const float c : {1.0f / 15, 1.0f / 13, 1.0f / 11, 1.0f / 9, 1.0f / 7, 1.0f / 5, 1.0f / 3, 1.0f})
-    p = canonical::fma(p, s, c);
-  return 2.0f * z * p;
+  return v > 0.5f ? -canonical::log(1.0f - v) : canonical::twice_atanh(v / (2.0f - v));
 }
 
 // The Gumbel noise of `token` at sequence index `position`: -log(-log(u)) with u from Philox 4x32-10 keyed by the seed.
