@@ -412,41 +412,40 @@ void launch_gated(const Part& part, const uint16_t* bf16, int64_t rows, const Hi
   run_few(part, {.x = bf16, .padded = padded_cols(part.cols), .rows = rows, .hidden = hidden}, 0, queue);
 }
 
+namespace {
+
+// The pairs of a routing as inputs; where results go is left open.
+Columns columns_of(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor,
+                   const uint16_t* bf16) {
+  return {.x = bf16,
+          .padded = padded_cols(like.cols),
+          .rows = kItemRows,
+          .parts = parts,
+          .experts = routing.experts,
+          .pairs = routing.pairs,
+          .item_limit = item_limit,
+          .items = routing.items,
+          .item_count = routing.item_count,
+          .order = routing.order,
+          .divisor = input_divisor};
+}
+
+}  // namespace
+
 void launch_expert_gated(const Part* parts, const Part& like, const Routing& routing, int item_limit, int input_divisor,
                          const uint16_t* bf16, const Hidden& hidden, Queue& queue) {
-  run_few_experts(like,
-                  {.x = bf16,
-                   .padded = padded_cols(like.cols),
-                   .rows = kItemRows,
-                   .parts = parts,
-                   .experts = routing.experts,
-                   .pairs = routing.pairs,
-                   .item_limit = item_limit,
-                   .items = routing.items,
-                   .item_count = routing.item_count,
-                   .order = routing.order,
-                   .divisor = input_divisor,
-                   .hidden = hidden},
-                  0, item_limit, queue);
+  Columns columns = columns_of(parts, like, routing, item_limit, input_divisor, bf16);
+  columns.hidden = hidden;
+  run_few_experts(like, columns, 0, item_limit, queue);
 }
 
 void launch_expert_linear(const Part* parts, const Part& like, const Routing& routing, int item_limit,
                           int input_divisor, Rows x, const uint16_t* bf16, Rows out, int64_t first, void* work,
                           Queue& queue) {
-  Columns columns{.x = bf16,
-                  .padded = padded_cols(like.cols),
-                  .out = out.data,
-                  .stride = out.stride,
-                  .first = first,
-                  .rows = kItemRows,
-                  .parts = parts,
-                  .experts = routing.experts,
-                  .pairs = routing.pairs,
-                  .item_limit = item_limit,
-                  .items = routing.items,
-                  .item_count = routing.item_count,
-                  .order = routing.order,
-                  .divisor = input_divisor};
+  Columns columns = columns_of(parts, like, routing, item_limit, input_divisor, bf16);
+  columns.out = out.data;
+  columns.stride = out.stride;
+  columns.first = first;
   switch (like.layout) {
     case Layout::kFloats:
       Launch{dim3(blocks(like.rows, 4), static_cast<unsigned>(item_limit)), 128, 0, queue}(
