@@ -18,15 +18,6 @@ View Scratch::from_host(View host) {
   return copy;
 }
 
-View HostRows::of(View rows) {
-  if (backend_.on_host() || rows.empty()) return rows;
-  const size_t bytes = static_cast<size_t>(rows.rows * rows.cols) * sizeof(float);
-  if (memory_.size() < bytes) memory_ = backend_.allocate_staging(bytes);
-  const View copy = memory_.view(rows.rows, rows.cols);
-  backend_.download(rows, copy);
-  return copy;
-}
-
 View ResultRows::on_host() const { return host_ ? host_->all() : View(); }
 
 std::span<const float> ResultRows::row(int64_t r) const { return {host_->row(r).f32(), static_cast<size_t>(cols)}; }

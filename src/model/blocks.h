@@ -24,17 +24,6 @@ class Scratch {
   Buffer memory_;
 };
 
-// What the host sees of a backend's rows: themselves, or a copy that stays valid until the next request.
-class HostRows {
- public:
-  explicit HostRows(Backend& backend) : backend_(backend) {}
-  View of(View rows);
-
- private:
-  Backend& backend_;
-  Buffer memory_;
-};
-
 class LazyRows;
 
 // Rows that a pass computed, for whoever wants them: where operators compute, or on the host, which they reach on request.
@@ -60,6 +49,7 @@ class ResultRows {
 // The host's copies of a result's rows; valid until the next result.
 class LazyRows {
  public:
+  // `backend` must outlive it.
   explicit LazyRows(Backend& backend) : backend_(backend) {}
   ResultRows of(View computed);
   View all();

@@ -262,7 +262,7 @@ void DflashModel::take_candidates(View hidden, View logits, std::span<const Dfla
   unary_rows_ = scores.row_range(0, slots);
   edge_rows_ = scores.row_range(slots, scores.rows);
   const auto on_host = [&](View& unary, View& edges) {  // in one copy
-    const View all = host_scores_.of(scores);
+    const View all = host_scores_.of(scores).on_host();
     unary = all.row_range(0, slots);
     edges = all.row_range(slots, all.rows);
   };
@@ -334,7 +334,7 @@ void DflashModel::lattice_of(View weights, int first_slot, TokenId anchor) {
 void DflashModel::markov_walk(View hidden, View logits, int first_slot, int count, TokenId anchor) {
   const int64_t k = config_.top_k, rank = config_.selector_rank;
   const View previous = predecessors_.rows(1, rank), term = markov_.rows(1, target_.vocab);
-  const View host_hidden = confidence_.empty() ? View() : host_hidden_.of(hidden);
+  const View host_hidden = confidence_.empty() ? View() : host_hidden_.of(hidden).on_host();
   ones_.assign(static_cast<size_t>(count * rank), 1.0f);
   const View ones = selector_.from_host(View::of(ones_.data(), count, rank));
   TokenId token = anchor;

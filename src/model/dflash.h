@@ -136,7 +136,7 @@ class DflashModel {
   Scratch features_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, delta_{backend_}, before_{backend_};
   Scratch after_{backend_}, queries_{backend_}, kv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, logits_{backend_};
   Scratch selector_{backend_}, predecessors_{backend_}, successors_{backend_}, markov_{backend_}, scores_{backend_};
-  HostRows host_scores_{backend_}, host_hidden_{backend_}, host_previous_{backend_};
+  LazyRows host_scores_{backend_}, host_hidden_{backend_}, host_previous_{backend_};
   View rotary_table_, unary_rows_, edge_rows_;  // of the call: ..., [slots, top_k], [slots * top_k, top_k]; the last two are one piece
   std::vector<TokenId> candidates_;
   std::vector<float> confidence_, ones_;
