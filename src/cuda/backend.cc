@@ -150,7 +150,11 @@ void send(std::byte* to, const void* from, size_t bytes, Queue& queue) {
 }  // namespace
 
 BackendLimits CudaBackend::limits() const {
-  return {.key_dim = kMaxKeyDim, .experts = kMostExperts, .top_k = kMostTopExperts, .like_experts = true};
+  return {.key_dim = kMaxKeyDim,
+          .experts = kMostExperts,
+          .top_k = kMostTopExperts,
+          .vocabulary = kMostTopColumns,
+          .like_experts = true};
 }
 
 void CudaBackend::keep_table(const MatrixSource& table) {
@@ -884,7 +888,7 @@ void CudaBackend::block_conv(View x, View base, View delta, int group, std::span
 void CudaBackend::top_k(View logits, int k, std::span<TokenId> ids, View values) {
   begin();
   checks::top_k(logits, k, ids, values);
-  CHECK(top_k_runs(logits.cols, k));
+  CHECK(k <= kMaxTopK && logits.cols <= kMostTopColumns);
   if (logits.rows == 0) return;
   int32_t* on_device = top_ids_.take<int32_t>(ids.size());
   launch_top_k(rows_of(logits), k, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, logits.cols, k)), on_device,

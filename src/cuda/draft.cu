@@ -137,15 +137,14 @@ void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLane
 
 namespace {
 
-int shares_of(int64_t cols) { return static_cast<int>((cols + kShareColumns - 1) / kShareColumns); }
+constexpr int shares_of(int64_t cols) { return static_cast<int>((cols + kShareColumns - 1) / kShareColumns); }
+static_assert(shares_of(kMostTopColumns) * kMaxTopK <= kMergedOfThread * kTopThreads);
 
 }  // namespace
 
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int k) {
   return static_cast<size_t>(rows) * static_cast<size_t>(shares_of(cols) * k) * sizeof(unsigned long long);
 }
-
-bool top_k_runs(int64_t cols, int k) { return k <= kMaxTopK && shares_of(cols) * k <= kMergedOfThread * kTopThreads; }
 
 void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, Queue& queue) {
   auto* shares = static_cast<unsigned long long*>(scratch);

@@ -259,9 +259,8 @@ void launch_block_spans(Rows queries, const BlockHeads& shape, const BlockLaneDe
 // `rows`: most of a lane; `bf16`: the result once more, or null.
 void launch_block_conv(Rows x, Rows base, Rows delta, int group, const BlockLaneDesc* lanes, int lane_count, int rows,
                        Rows out, uint16_t* bf16, Queue& queue);
-inline constexpr int kMaxTopK = 64;
+inline constexpr int kMaxTopK = 64, kMostTopColumns = 500000;
 size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int k);
-bool top_k_runs(int64_t cols, int k);  // 500,000 columns and more, by k
 void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, Queue& queue);
 // Sums and maxima of choice.h; `any_candidates`: some row asks for more than the best. `specs` [logits.rows].
 size_t choose_scratch_bytes(int64_t rows);

@@ -475,6 +475,7 @@ Status within_limits(const Bundle& bundle, const ModelConfig& config, const Back
                                                       bundle.path().string(), backend.info().name, most, what, value)};
   };
   if (config.delta.key_dim > limits.key_dim) return refuse("elements in a linear key head", config.delta.key_dim, limits.key_dim);
+  if (config.vocab > limits.vocabulary) return refuse("tokens of a vocabulary", config.vocab, limits.vocabulary);
   if (config.moe.experts > limits.experts) return refuse("experts in a layer", config.moe.experts, limits.experts);
   if (config.moe.top_k > limits.top_k) return refuse("experts for a token", config.moe.top_k, limits.top_k);
   return {};

@@ -119,6 +119,7 @@ struct BackendInfo {
 struct BackendLimits {
   int key_dim = std::numeric_limits<int>::max();  // of the delta rule
   int experts = std::numeric_limits<int>::max(), top_k = std::numeric_limits<int>::max();
+  int vocabulary = std::numeric_limits<int>::max();  // tokens that top_k and choose look through
   bool like_experts = false;                      // all experts of a layer are stored in the same formats
 };
 
@@ -259,7 +260,7 @@ class Backend {
 };
 
 // The number that a backend in a shared library must have been built with: raised when anything in this file or batch.h changes.
-inline constexpr int kBackendInterface = 6;
+inline constexpr int kBackendInterface = 7;
 
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
 struct CpuOptions {

@@ -34,7 +34,7 @@ void expect_refused(const fs::path& path, const BackendLimits& limits, std::stri
 TEST(BackendLimits, AreCheckedBeforeLoading) {
   const fs::path path = test::Golden("qwen3next").path("hf");
   const ModelConfig config = test::value_or_throw(ModelConfig::from_bundle(test::value_or_throw(Bundle::open(path))));
-  const BackendLimits fits{.key_dim = config.delta.key_dim, .experts = config.moe.experts, .top_k = config.moe.top_k, .like_experts = true};
+  const BackendLimits fits{.key_dim = config.delta.key_dim, .experts = config.moe.experts, .top_k = config.moe.top_k, .vocabulary = config.vocab, .like_experts = true};
   ASSERT_GT(config.moe.top_k, 1);
   EXPECT_TRUE(load_within(path, fits).ok());
   BackendLimits tight = fits;
@@ -46,6 +46,9 @@ TEST(BackendLimits, AreCheckedBeforeLoading) {
   tight = fits;
   --tight.top_k;
   expect_refused(path, tight, "experts for a token");
+  tight = fits;
+  --tight.vocabulary;
+  expect_refused(path, tight, "tokens of a vocabulary");
 }
 
 // The same bundle with one expert's matrix stored as BF16: loaded where experts may differ, refused by name where they may not.
