@@ -6,7 +6,6 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <chrono>
 #include <numeric>
 
 #include "decode/drafter.h"
@@ -15,16 +14,10 @@
 #include "decode/rows.h"
 #include "decode/sampling.h"
 #include "random_shapes.h"
+#include "timing.h"
 
 namespace foretoken {
 namespace {
-
-double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Options {
   std::string shape = "27b", drafter = "dflash";

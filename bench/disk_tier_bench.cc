@@ -7,16 +7,12 @@
 
 #include "support/temp_dir.h"
 #include "support/toy_entries.h"
+#include "timing.h"
 
 namespace {
 
 using namespace foretoken;
 using namespace foretoken::testing;
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 template <class Work>
 double seconds(Work&& work) {

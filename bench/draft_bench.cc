@@ -12,11 +12,12 @@
 #include <numeric>
 #include <vector>
 
-#include "bundle/bundle.h"
 #include "base/clock.h"
+#include "bundle/bundle.h"
 #include "decode/generation.h"
 #include "model/dflash.h"
 #include "model/mtp.h"
+#include "timing.h"
 
 namespace foretoken {
 namespace {
@@ -26,11 +27,6 @@ T require(Result<T> result) {
   if (result) return *std::move(result);
   fmt::print(stderr, "{}\n", result.error().message);
   std::exit(exit_status(result.error().code));
-}
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
 }
 
 int run(int argc, char** argv) {

@@ -10,14 +10,10 @@
 
 #include "cohort.h"
 #include "engine/engine.h"
+#include "timing.h"
 
 namespace foretoken {
 namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 struct Options {
   std::string model = "models/demo-dense", measure, cohort = "bench/cohort.json";

@@ -14,6 +14,7 @@
 #include "decode/generation.h"
 #include "fixed_plans.h"
 #include "support/traces.h"
+#include "timing.h"
 #include "trace_file.h"
 
 namespace foretoken {
@@ -21,11 +22,6 @@ namespace {
 
 using namespace test;
 using test::Trace;  // recorded drafts, not the program's trace of phases
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 // Costs are the undisturbed ones: a neighbour's work only ever adds.
 double lower_quartile(std::vector<double> values) {

@@ -91,7 +91,7 @@ inline ExpertWeights random_ffn(Backend& backend, RandomBlocks& blocks, int64_t 
   return {random_matrix(backend, blocks, {width, width}, hidden, MatrixUse::kGateUp), random_matrix(backend, blocks, {hidden}, width)};
 }
 
-// Layer of the kinds that config says of number `i`.
+// A layer with attention or the delta net, with experts or one feed-forward.
 inline LayerWeights random_layer(const ModelConfig& c, Backend& backend, RandomBlocks& blocks, bool attention, bool sparse) {
   const auto pack = [&](std::vector<int64_t> rows, int64_t cols) { return random_matrix(backend, blocks, rows, cols); };
   LayerWeights layer;

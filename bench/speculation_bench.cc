@@ -10,15 +10,11 @@
 
 #include "cohort.h"
 #include "decode/generation.h"
+#include "timing.h"
 #include "wrong_drafter.h"
 
 namespace foretoken {
 namespace {
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values.empty() ? 0 : values[values.size() / 2];
-}
 
 struct Options {
   std::string model = "models/demo-dense", drafter, rates, cohort = "bench/cohort.json", kv = "bf16", arms = "auto,mtp chain 3,dflash chain 7,dflash live 7,dflash tree 16,copy chain 7";

@@ -14,6 +14,7 @@
 #include "decode/generation.h"
 #include "decode/rows.h"
 #include "model/target.h"
+#include "timing.h"
 
 namespace foretoken {
 namespace {
@@ -21,11 +22,6 @@ namespace {
 using SteadyTime = std::chrono::steady_clock;
 
 double since(SteadyTime::time_point begin) { return std::chrono::duration<double>(SteadyTime::now() - begin).count(); }
-
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
 
 struct Options {
   std::string model = "models/demo-dense", isa = "auto", kv = "bf16";
