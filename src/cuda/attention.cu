@@ -1,6 +1,7 @@
-// Gated softmax attention over pages. A block of threads takes one row, one K/V head with its query heads, and one span
-// of 512 logical positions; inside it the operations and their order are the reference's (docs/numerics.md section 4),
-// whoever computes them: a lane a position for the scores, a thread a dimension for the weighted values.
+// Gated softmax attention over pages, for every shape and format; what the matrix unit runs is attention_tiles.cu's. A
+// block of threads takes one row, one K/V head with its query heads, and one span of 512 logical positions; inside it
+// the operations and their order are the reference's (docs/numerics.md section 4): a lane a position for the scores, a
+// thread a dimension for the weighted values.
 #include "cuda/attention.cuh"
 
 namespace foretoken::cuda {
@@ -264,47 +265,55 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
   }
 }
 
-// Spans in ascending order; a thread a dimension.
-__global__ void merge_kernel(SpanTask task) {
+// Units in ascending order, those of a group first; a thread a dimension.
+template <int kOfGroup, bool kBase2>
+__global__ void merge_kernel(SpanTask task, int unit_tokens) {
   const int dim = task.shape.dim, d = threadIdx.x;
   const int64_t head = blockIdx.x, row = task.first_row + static_cast<int64_t>(blockIdx.y);
   const RowDesc desc = task.pass.rows[row];
   const int64_t visible = task.pass.lanes[desc.lane].prefix + desc.depth + 1;
   begin_kernel();
-  if (visible <= kSpanTokens || d >= dim) return;
-  const int spans = static_cast<int>((visible + kSpanTokens - 1) / kSpanTokens);
+  if (visible <= unit_tokens || d >= dim) return;
+  const int units = static_cast<int>((visible + unit_tokens - 1) / unit_tokens);
   const float* from =
       task.partial + (static_cast<int64_t>(blockIdx.y) * task.shape.query_heads + head) * task.spans * (dim + 2);
-  float m = from[0], l = from[1], o = from[2 + d];
-  const auto add = [&](float m_here, float l_here, float o_here) {
-    const float next = m < m_here ? m_here : m;
-    const float ca = exp(__fsub_rn(m, next)), cb = exp(__fsub_rn(m_here, next));
-    l = fma(l_here, cb, __fmul_rn(l, ca));
-    o = fma(o_here, cb, __fmul_rn(o, ca));
-    m = next;
+  struct Part {
+    float m, l, o;
+    __device__ __forceinline__ void add(const Part& here) {
+      const Joint joint = join<kBase2>(m, here.m);
+      l = fma(here.l, joint.join, __fmul_rn(l, joint.keep));
+      o = fma(here.o, joint.join, __fmul_rn(o, joint.keep));
+      m = joint.m;
+    }
   };
-  constexpr int kAtOnce = 8;  // spans that are read before one is added
+  Part all;
+  constexpr int kAtOnce = 8;  // units that are read before one is added
+  static_assert(kAtOnce % kOfGroup == 0);
 #pragma unroll 1
-  for (int first = 1; first < spans; first += kAtOnce) {
-    float part[kAtOnce][3];
+  for (int first = 0; first < units; first += kAtOnce) {
+    Part part[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
-      const float* at = from + min(first + i, spans - 1) * (dim + 2);
-      part[i][0] = at[0], part[i][1] = at[1], part[i][2] = at[2 + d];
+      const float* at = from + min(first + i, units - 1) * (dim + 2);
+      part[i] = {at[0], at[1], at[2 + d]};
     }
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i)
-      if (first + i < spans) add(part[i][0], part[i][1], part[i][2]);
+    for (int i = 0; i < kAtOnce; i += kOfGroup) {
+      if (first + i >= units) break;
+#pragma unroll
+      for (int j = 1; j < kOfGroup; ++j)
+        if (first + i + j < units) part[i].add(part[i + j]);
+      if (first + i == 0) all = part[0];
+      else all.add(part[i]);
+    }
   }
-  put_result(task, row, head, d, o, l);
+  put_result(task, row, head, d, all.o, all.l);
 }
 
 constexpr int kEnoughBlocks = 128;
 
 template <KvFormat kFormat>
 void run_spans(SpanTask task, int rows, Queue& queue) {
-  if (kFormat == KvFormat::kBF16 && (run_prompt_spans(task, rows, queue) || run_staged_spans(task, rows, queue)))
-    return;
   const int group = task.shape.query_heads / task.shape.kv_heads;
   const auto launch = [&](auto kernel, int heads) {
     task.head_groups = (group + heads - 1) / heads;
@@ -471,12 +480,12 @@ void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_no
       inputs_kernel, packed, q_norm, k_norm, rotary, shape, pass, layout, layer, queries);
 }
 
-size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t spans) {
-  return static_cast<size_t>(rows * shape.query_heads * spans * (shape.dim + 2));
+size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t units) {
+  return static_cast<size_t>(rows * shape.query_heads * units * (shape.dim + 2));
 }
 
 void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows,
-                      int64_t spans, const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16,
+                      const SpanPlan& plan, const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16,
                       Queue& queue) {
   const SpanTask task{.queries = queries,
                       .packed = packed,
@@ -486,24 +495,19 @@ void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const P
                       .layout = layout,
                       .layer = layer,
                       .first_row = first_row,
-                      .spans = static_cast<int>(spans),
+                      .spans = static_cast<int>(plan.units),
                       .head_groups = 1,
                       .partial = partial,
                       .bf16 = bf16};
-  switch (layout.format) {
-    case KvFormat::kF32:
-      run_spans<KvFormat::kF32>(task, rows, queue);
-      break;
-    case KvFormat::kBF16:
-      run_spans<KvFormat::kBF16>(task, rows, queue);
-      break;
-    case KvFormat::kInt8:
-      run_spans<KvFormat::kInt8>(task, rows, queue);
-      break;
-  }
-  if (spans > 1)
-    Launch{dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows)), kMaxDim, 0, queue}(merge_kernel,
-                                                                                                           task);
+  if (plan.tiles > 0) run_tiles(task, plan, pass.lane_count, rows, queue);
+  else if (layout.format == KvFormat::kF32) run_spans<KvFormat::kF32>(task, rows, queue);
+  else if (layout.format == KvFormat::kBF16) run_spans<KvFormat::kBF16>(task, rows, queue);
+  else run_spans<KvFormat::kInt8>(task, rows, queue);
+  if (plan.units == 1) return;
+  const Launch merge{dim3(static_cast<unsigned>(shape.query_heads), static_cast<unsigned>(rows)), kMaxDim, 0, queue};
+  if (plan.tiles == 0) merge(merge_kernel<1, false>, task, plan.unit_tokens);
+  else if (plan.units_of_group == 1) merge(merge_kernel<1, true>, task, plan.unit_tokens);
+  else merge(merge_kernel<kTileGroup, true>, task, plan.unit_tokens);
 }
 
 void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count,

@@ -17,6 +17,31 @@ struct SpanTask {
   uint16_t* bf16;                            // the result once more, or null
 };
 
+// What attention_tiles.cu takes beside it: units are its spans, or whole groups (plans.h).
+struct TileTask {
+  SpanTask span;
+  int end_row, stages, spans_of_unit, items;
+};
+
+// 2^x: the unit's own, a function of x alone; one at zero, zero at minus infinity.
+FORETOKEN_DEVICE float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Two parts become one: the common maximum, and the factors of what came before and of what joins it.
+struct Joint {
+  float m, keep, join;
+};
+// kBase2: maxima are those of scores to the base of two, powers the unit's own.
+template <bool kBase2>
+FORETOKEN_DEVICE Joint join(float m, float m_here) {
+  const float next = m < m_here ? m_here : m, before = __fsub_rn(m, next), here = __fsub_rn(m_here, next);
+  if constexpr (kBase2) return {next, exp2(before), exp2(here)};
+  else return {next, exp(before), exp(here)};
+}
+
 FORETOKEN_DEVICE void put_result(const SpanTask& task, int64_t row, int64_t head, int d, float o, float l) {
   const int64_t dim = task.shape.dim, c = head * dim + d;
   const float gate = task.packed.data[row * task.packed.stride + (2 * head + 1) * dim + d];
@@ -50,10 +75,7 @@ FORETOKEN_DEVICE float carry_sums(const float* sums, const float* factor, int us
   return l;
 }
 
-// Spans of bf16 keys and values through shared memory (attention_staged.cu); false when neither the shape nor the
-// device is theirs.
-bool run_staged_spans(const SpanTask& task, int rows, Queue& queue);
-// The same for rows of one chain that share what is staged (attention_prompt.cu): many, or few that see many positions.
-bool run_prompt_spans(const SpanTask& task, int rows, Queue& queue);
+// `rows` from span.first_row on, by a plan with tiles (attention_tiles.cu).
+void run_tiles(const SpanTask& span, const SpanPlan& plan, int lanes, int rows, Queue& queue);
 
 }  // namespace foretoken::cuda

@@ -637,6 +637,7 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
       desc.pages = reinterpret_cast<const uint64_t*>(queue_->put(pages[l].data(), pages[l].size_bytes()));
     lanes_.push_back(desc);
     pass.any_settled = pass.any_settled || lane.settled > 0;
+    pass.any_tree = pass.any_tree || !chain;
     pass.most_rows = std::max(pass.most_rows, lane.rows);
     const int chain_path = static_cast<int>(paths_.size());
     if (chain)  // every row's path is the beginning of the last row's
@@ -664,8 +665,7 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
                .rows = queue_->put(std::span<const RowDesc>(rows_)),
                .paths = queue_->put(std::span<const int32_t>(paths_)),
                .lane_count = static_cast<int>(lanes_.size()),
-               .row_count = static_cast<int>(rows),
-               .one_chain = lanes_.size() == 1 && lanes_[0].chain};
+               .row_count = static_cast<int>(rows)};
   last = {queue_->epoch(), rows, numbers_, pass};
   return last.pass;
 }
@@ -695,13 +695,6 @@ void CudaBackend::attention_inputs(View packed, View q_norm, View k_norm, View r
                           *queue_);
 }
 
-namespace {
-
-// Places for spans: more than there are, so that a pass keeps its shape while its context grows.
-int64_t span_places(int64_t spans) { return spans <= 2 ? spans : spans <= 4 ? 4 : (spans + 7) / 8 * 8; }
-
-}  // namespace
-
 void CudaBackend::attention(View queries, View packed, const AttentionShape& shape, const Batch& batch,
                             std::span<const PageTable> pages, const KvLayout& layout, int layer, View out) {
   begin();
@@ -709,15 +702,24 @@ void CudaBackend::attention(View queries, View packed, const AttentionShape& sha
   if (packed.rows == 0) return;
   const Pass& pass = describe(batch, packed.rows, pages);
   const HeadShape heads = head_shape(shape, 0);
-  const int64_t spans = span_places((pass.most_visible + kSpanTokens - 1) / kSpanTokens);
-  const int64_t per_row = static_cast<int64_t>(attention_partial_floats(1, heads, spans));
-  const int64_t at_once =
-      spans == 1 ? packed.rows : std::clamp<int64_t>(static_cast<int64_t>(kPartialFloats) / per_row, 1, packed.rows);
-  float* partial = spans == 1 ? nullptr : partial_.take<float>(static_cast<size_t>(at_once * per_row));
+  const SpanPlan plan = plan_spans({.query_heads = shape.query_heads,
+                                    .kv_heads = shape.kv_heads,
+                                    .dim = shape.head_dim,
+                                    .format = layout.format,
+                                    .most_visible = pass.most_visible,
+                                    .lanes = pass.desc.lane_count,
+                                    .most_rows = pass.most_rows,
+                                    .trees = pass.any_tree},
+                                   queue_->limits());
+  const int64_t per_row = static_cast<int64_t>(attention_partial_floats(1, heads, plan.units));
+  const int64_t at_once = plan.units == 1
+                              ? packed.rows
+                              : std::clamp<int64_t>(static_cast<int64_t>(kPartialFloats) / per_row, 1, packed.rows);
+  float* partial = plan.units == 1 ? nullptr : partial_.take<float>(static_cast<size_t>(at_once * per_row));
   uint16_t* bf16 = leave_rounded(out);
   for (int64_t first = 0; first < packed.rows; first += at_once)
     launch_attention(rows_of(queries), rows_of(packed), heads, pass.desc, static_cast<int>(first),
-                     static_cast<int>(std::min(at_once, packed.rows - first)), spans, layout, layer, partial,
+                     static_cast<int>(std::min(at_once, packed.rows - first)), plan, layout, layer, partial,
                      rows_of(out), bf16, *queue_);
 }
 

@@ -94,7 +94,7 @@ class CudaBackend final : public Backend {
     PassDesc desc;
     int64_t most_visible = 0;
     int most_rows = 0;  // of one lane
-    bool any_settled = false;
+    bool any_settled = false, any_tree = false;
   };
   // The last description of each kind, and what it was made of: most operators of a pass ask for the same one.
   struct Described {

@@ -176,10 +176,9 @@ struct PassDesc {
   const RowDesc* rows = nullptr;
   const int32_t* paths = nullptr;
   int lane_count = 0, row_count = 0;
-  int one_chain = 0;  // there is one lane and it has no tree
 };
 
-// ---- Attention (attention.cu)
+// ---- Attention (attention.cu, attention_tiles.cu)
 
 struct HeadShape {
   int query_heads = 0, kv_heads = 0, dim = 0, query_columns = 0, rotary_dim = 0;
@@ -187,11 +186,11 @@ struct HeadShape {
 };
 void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, const HeadShape& shape,
                              const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, Queue& queue);
-// `partial` holds attention_partial_floats(rows of one launch, ...) floats; needed when a row sees more than
-// kSpanTokens positions.
-size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t spans);
+// `partial` holds attention_partial_floats(rows of one launch, ...) floats; needed when the plan has several units.
+struct SpanPlan;  // plans.h
+size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t units);
 void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows,
-                      int64_t spans, const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16,
+                      const SpanPlan& plan, const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16,
                       Queue& queue);
 void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count,
                       Queue& queue);
@@ -249,8 +248,8 @@ void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_no
                          const KvLayout& layout, Queue& queue);
 void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
                             const KvLayout& layout, Rows out, Queue& queue);
-// The same for bf16 keys and values of heads of 64 or 128 (block_attention.cu). splits: block_splits(positions that the row with
-// most sees); `partial`: block_partial_floats floats; `bf16`: the result once more, or null.
+// The same for bf16 keys and values of heads of 64 or 128 (block_attention.cu). splits: block_splits(positions that the
+// row with most sees); `partial`: block_partial_floats floats; `bf16`: the result once more, or null.
 bool block_spans_run(const BlockHeads& shape, const KvLayout& layout);
 int block_splits(int64_t most_positions);
 size_t block_partial_floats(const BlockHeads& shape, int64_t rows, int splits);

@@ -83,31 +83,46 @@ bool core_relays(int dim, int rows, int64_t blocks, const Limits& limits) {
          2 * (core_bytes(dim, rows) + kReservedShared) > limits.multiprocessor_shared;
 }
 
-double span_blocks(int places, int kv_heads) {
-  const int fewest = places <= 2 ? places : places == 4 ? 3 : places == 8 ? 5 : places - 7;
-  const double spans = places == 1 ? 1 : 0.5 * (fewest + places) - 0.5;
-  return spans * kv_heads;
-}
+namespace {
 
-SpanPlan plan_staged_spans(int group, double blocks, const Limits& limits) {
-  SpanPlan best;
-  for (const int heads : {1, 2, 3, 4, 6, 8}) {
-    const bool small = staged_bytes(kLargeSpans, heads) > limits.block_shared;
-    if (small && staged_bytes(kSmallSpans, heads) > limits.block_shared) break;
-    const int groups = (group + heads - 1) / heads;
-    const double cost = rounds_of(blocks * groups, limits) * (11 + 3.8 * std::min(heads, group));
-    if (heads == 1 || (cost < best.cost && heads < 2 * group)) best = {heads, small, cost};
-  }
-  return best;
-}
+int64_t places(int64_t units) { return units <= 2 ? units : units <= 4 ? 4 : (units + 7) / 8 * 8; }
+int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
-SpanPlan plan_prompt_spans(int group, double blocks, const Limits& limits) {
-  int heads = group <= 2 ? 2 : group <= 4 ? 4 : group <= 6 ? 6 : 8;
-  const bool small = prompt_bytes(large_prompt(heads), heads) > limits.block_shared;
-  if (small) heads = std::min(heads, 4);
-  if (small && prompt_bytes(kSmallPrompt, heads) > limits.block_shared) return {};
-  const int groups = (group + heads - 1) / heads;
-  return {heads, small, rounds_of(blocks * groups, limits) * (11 + 2.4 * kPromptRows * heads)};
+}  // namespace
+
+SpanPlan plan_spans(const SpanShape& shape, const Limits& limits) {
+  const int group = shape.query_heads / shape.kv_heads;
+  SpanPlan plan{.units = places(parts(shape.most_visible, kSpanTokens))};
+  if (!tiles_run(group, shape.dim, shape.format)) return plan;
+  const auto fits = [&](int tiles, int stages) {
+    return tile_bytes(shape.dim, tiles, stages) + kTileStatic <= limits.block_shared;
+  };
+  const int64_t queries = int64_t{shape.most_rows} * group;
+  const int least = static_cast<int>(parts(group, 16));
+  int tiles = static_cast<int>(std::clamp<int64_t>(parts(queries, 16), least, 4));
+  while (tiles > least && !fits(tiles, 2)) --tiles;
+  if (!fits(tiles, 2)) return plan;
+  plan.tiles = tiles;
+  plan.stages = 2;
+  while (plan.stages < kMostTileStages && fits(tiles, plan.stages + 1)) ++plan.stages;
+  plan.items = static_cast<int>(parts(queries, 16 * tiles));
+  if (shape.trees) plan.items = std::max(plan.items, shape.most_rows);
+  // A group by one block of threads needs no merge of its spans; spans side by side take less time while there are
+  // multiprocessors for them.
+  const int64_t spans = places(parts(shape.most_visible, kTileSpan)),
+                groups = places(parts(shape.most_visible, kTileSpan * kTileGroup));
+  const double blocks = static_cast<double>(shape.lanes) * shape.kv_heads * plan.items, span_time = 3.5 + 3.7 * tiles,
+               parts_time = static_cast<double>(shape.lanes) * shape.most_rows * shape.query_heads * shape.dim / 4e5;
+  const auto cost = [&](int64_t units, double time) {
+    return rounds_of(blocks * static_cast<double>(units), limits) * (7 + time) +
+           (units > 1 ? 4 + parts_time * static_cast<double>(units) : 0);
+  };
+  const double apart = cost(spans, span_time),
+               together = cost(groups, span_time * static_cast<double>(std::min<int64_t>(spans, kTileGroup)));
+  plan.unit_tokens = apart < together ? kTileSpan : kTileSpan * kTileGroup;
+  plan.units = apart < together ? spans : groups;
+  plan.units_of_group = apart < together ? kTileGroup : 1;
+  return plan;
 }
 
 }  // namespace foretoken::cuda

@@ -82,51 +82,41 @@ int core_rows(int dim, const Limits& limits);
 // Whether `blocks` of threads relay: each has a multiprocessor for itself, of the others it has two where they fit.
 bool core_relays(int dim, int rows, int64_t blocks, const Limits& limits);
 
-// ---- Attention through shared memory (attention_staged.cu, attention_prompt.cu)
+// ---- Attention (attention.cu, attention_tiles.cu)
 
-inline constexpr int kSpanWarps = 8, kMaxDim = 256;
+inline constexpr int kMaxDim = 256;
 inline constexpr int kSpanBlocks = kSpanTokens / kPageTokens;  // 16
 
-// What is on its way of keys and values.
-struct SpanRoom {
-  int chunk_dims = 0;  // dimensions of keys that are staged together
-  int own_values = 0;  // blocks of values with room of their own; the next take the keys'
-  constexpr int block_chunk() const { return chunk_dims * kPageTokens * 2; }
-  constexpr int chunk_pitch() const { return block_chunk() + 64; }  // two blocks meet different banks
-  constexpr int key_bytes() const { return kSpanWarps * kKeySlots * 2 * chunk_pitch(); }
-  constexpr int value_slots() const { return own_values + key_bytes() / kValueSlot; }
-  constexpr int bytes() const { return key_bytes() + own_values * kValueSlot; }
-  static constexpr int kKeySlots = 2;  // chunks on their way, of a warp
-  static constexpr int kValueSlot = kMaxDim * kPageTokens * 2;
+// By the matrix unit: bf16 keys and values of heads of 64, 128 or 256, at most 64 query heads a K/V head. A warp scores
+// a block of 32 positions of a span, spans are merged within groups, groups with each other, all by absolute position.
+inline constexpr int kTileWarps = 8, kTileSpan = 256, kTileGroup = 8;  // spans of a group
+inline constexpr int kTileStageBytes = 32 * 1024, kMostTileStages = 6, kTileQueryBytes = 92;
+inline constexpr size_t kTileStatic = 640;  // beside what a plan asks for
+constexpr bool tiles_run(int group, int dim, KvFormat format) {
+  return format == KvFormat::kBF16 && (dim == 64 || dim == 128 || dim == 256) && group <= 64;
+}
+// Shared memory of a block of threads with `tiles` of sixteen queries: stages, halves of queries and of weights.
+constexpr size_t tile_bytes(int dim, int tiles, int stages) {
+  return static_cast<size_t>(stages * kTileStageBytes + tiles * 16 * (2 * 2 * (dim + kTileSpan) + kTileQueryBytes));
+}
+
+struct SpanShape {
+  int query_heads = 0, kv_heads = 0, dim = 0;
+  KvFormat format = KvFormat::kBF16;
+  int64_t most_visible = 0;      // positions that a row of the pass sees at most
+  int lanes = 1, most_rows = 1;  // of a lane
+  bool trees = false;
 };
-inline constexpr SpanRoom kLargeSpans{64, 4}, kSmallSpans{16, 2};
-// Beside the room: queries, weights and sums of `heads` query heads, barriers.
-constexpr size_t staged_bytes(SpanRoom room, int heads) {
-  return static_cast<size_t>(room.bytes() + heads * (kMaxDim + kSpanTokens + 3 * kSpanBlocks + 2) * 4 + 512);
-}
-
-// Four rows with the query heads of one K/V head.
-inline constexpr int kPromptRows = 4;
-constexpr SpanRoom large_prompt(int heads) { return {32, heads > 6 ? 3 : 4}; }
-inline constexpr SpanRoom kSmallPrompt{8, 1};
-constexpr size_t prompt_bytes(SpanRoom room, int heads) {
-  return static_cast<size_t>(room.bytes() + kPromptRows * heads * (kMaxDim + kSpanTokens + 3 * kSpanBlocks + 2) * 4 +
-                             512);
-}
-
-// Heads that share what is staged, and whether in the small room; no heads: the kernel without staging. The cost is in
-// microseconds of an H200 as measured there: a block of threads has a multiprocessor for itself and takes a fixed time
-// for what it stages, and some for each head of each row.
+// Units that blocks of threads take: spans, or whole groups of them. Bits do not depend on it.
 struct SpanPlan {
-  int heads = 0;
-  bool small = false;
-  double cost = std::numeric_limits<double>::infinity();
+  int unit_tokens = kSpanTokens;
+  int units_of_group = 1;  // that are merged before groups are
+  int64_t units = 1;  // places for them: more than there are, so that a pass keeps its shape while its context grows
+  int tiles = 0;      // of sixteen queries of a block of threads; 0: the kernel of every shape and format
+  int stages = 0;
+  int items = 1;  // blocks of threads of a lane, unit and K/V head
 };
-// Blocks of threads of one row where all of a group's query heads share. Not all `places` for spans are taken
-// (backend.cc).
-double span_blocks(int places, int kv_heads);
-// `blocks`: span_blocks, times rows or times groups of kPromptRows.
-SpanPlan plan_staged_spans(int group, double blocks, const Limits& limits);
-SpanPlan plan_prompt_spans(int group, double blocks, const Limits& limits);
+// The cost of tiles is in microseconds of an H200 as measured there.
+SpanPlan plan_spans(const SpanShape& shape, const Limits& limits);
 
 }  // namespace foretoken::cuda

@@ -158,49 +158,57 @@ TEST(CudaPlans, DeltaCoreRelays) {
 }
 
 TEST(CudaPlans, Spans) {
-  for (const int group : {1, 2, 3, 4, 6, 7, 8, 40})
-    for (const double blocks : {1.0, 4.0, 16.0, 64.0, 1024.0})
-      for (const Card& card : kCards) {
-        const Limits limits = limits_of(card);
-        const SpanPlan plan = plan_staged_spans(group, blocks, limits);
-        ASSERT_GT(plan.heads, 0) << card.name;
-        EXPECT_LT(plan.heads, std::max(2, 2 * group)) << card.name;
-        EXPECT_EQ(plan.small, card.architecture == 90 ? false : card.block_kib < 200) << card.name;
-        EXPECT_LE(staged_bytes(plan.small ? kSmallSpans : kLargeSpans, plan.heads), limits.block_shared) << card.name;
-        const SpanPlan prompt = plan_prompt_spans(group, blocks, limits);
-        ASSERT_GT(prompt.heads, 0) << card.name;
-        EXPECT_LE(prompt_bytes(prompt.small ? kSmallPrompt : large_prompt(prompt.heads), prompt.heads),
-                  limits.block_shared)
-            << card.name;
-      }
-  const auto heads_of = [](const SpanPlan& plan) { return std::pair(plan.heads, plan.small); };
-  EXPECT_EQ(heads_of(plan_prompt_spans(6, 1, kH200)), std::pair(6, false));
-  EXPECT_EQ(heads_of(plan_prompt_spans(8, 1, kH200)), std::pair(8, false));
-  EXPECT_EQ(heads_of(plan_prompt_spans(6, 1, kAda)), std::pair(4, true));
-  EXPECT_EQ(heads_of(plan_prompt_spans(2, 1, kAda)), std::pair(2, true));
-  const Limits tiny = limited(kAda, 48 * 1024);  // no room for staging: the general kernel
-  EXPECT_EQ(plan_staged_spans(6, 1024, tiny).heads, 0);
-  EXPECT_EQ(plan_prompt_spans(6, 1024, tiny).heads, 0);
-  EXPECT_FALSE(plan_prompt_spans(6, 1024, tiny).cost < plan_staged_spans(6, 1024, tiny).cost);
+  for (const int group : {1, 2, 3, 4, 6, 7, 8, 40, 64})
+    for (const int dim : {64, 128, 256})
+      for (const int rows : {1, 3, 8, 64, 2048})
+        for (const int64_t visible : {1, 256, 300, 2049, 130'000})
+          for (const Card& card : kCards) {
+            const Limits limits = limits_of(card);
+            const SpanShape shape{
+                .query_heads = 2 * group, .kv_heads = 2, .dim = dim, .most_visible = visible, .most_rows = rows};
+            const SpanPlan plan = plan_spans(shape, limits);
+            if (plan.tiles == 0) {  // a row's heads do not fit
+              EXPECT_GT(tile_bytes(dim, (group + 15) / 16, 2) + kTileStatic, limits.block_shared) << card.name;
+              continue;
+            }
+            EXPECT_GE(plan.stages, 2) << card.name;
+            EXPECT_LE(tile_bytes(dim, plan.tiles, plan.stages) + kTileStatic, limits.block_shared) << card.name;
+            EXPECT_GE(16 * plan.tiles, group);
+            EXPECT_GE(int64_t{16} * plan.tiles * plan.items, int64_t{rows} * group);
+            EXPECT_GE(plan.units * plan.unit_tokens, visible);
+            EXPECT_EQ(plan.unit_tokens * plan.units_of_group, kTileSpan * kTileGroup);
+            SpanShape tree = shape;
+            tree.trees = true;
+            EXPECT_GE(plan_spans(tree, limits).items, rows);
+          }
+  // Other shapes and formats, and devices without room: the general kernel.
+  const SpanShape whole{.query_heads = 24, .kv_heads = 4, .dim = 256, .most_visible = 1000};
+  SpanShape other = whole;
+  other.format = KvFormat::kInt8;
+  EXPECT_EQ(plan_spans(other, kH200).tiles, 0);
+  EXPECT_EQ(plan_spans(other, kH200).unit_tokens, kSpanTokens);
+  EXPECT_EQ(plan_spans(other, kH200).units, 2);
+  other = whole, other.dim = 96;
+  EXPECT_EQ(plan_spans(other, kH200).tiles, 0);
+  EXPECT_EQ(plan_spans(whole, limited(kAda, 48 * 1024)).tiles, 0);
 }
 
-// On the H200, six query heads a K/V head, four K/V heads: alone while all find a multiprocessor, sharing as soon as
-// they would follow each other, and rows of a chain together once that takes less than every row by itself.
+// On the H200, six query heads a K/V head, four K/V heads: spans side by side while there are multiprocessors for them,
+// in turn where lanes, rows or a long context fill the device.
 TEST(CudaPlans, SpansOfTheH200) {
-  EXPECT_EQ(span_blocks(1, 4), 4);
-  EXPECT_EQ(span_blocks(2, 4), 6);
-  EXPECT_EQ(span_blocks(8, 4), 24);
-  const auto heads = [](double blocks) { return plan_staged_spans(6, blocks, kH200).heads; };
-  EXPECT_EQ(heads(4), 1);
-  EXPECT_EQ(heads(22), 1);
-  EXPECT_EQ(heads(44), 2);
-  EXPECT_EQ(heads(66), 3);
-  EXPECT_EQ(heads(132), 6);
-  EXPECT_DOUBLE_EQ(plan_staged_spans(6, 22, kH200).cost, 11 + 3.8);
-  EXPECT_DOUBLE_EQ(plan_staged_spans(6, 132, kH200).cost, 11 + 3.8 * 6);
-  EXPECT_DOUBLE_EQ(plan_prompt_spans(6, 132, kH200).cost, 11 + 2.4 * 24);
-  EXPECT_GT(plan_prompt_spans(6, 4, kH200).cost, plan_staged_spans(6, 16, kH200).cost);
-  EXPECT_LT(plan_prompt_spans(6, 130, kH200).cost, plan_staged_spans(6, 520, kH200).cost);
+  const auto plan = [](int lanes, int rows, int64_t visible) {
+    return plan_spans(
+        {.query_heads = 24, .kv_heads = 4, .dim = 256, .most_visible = visible, .lanes = lanes, .most_rows = rows},
+        kH200);
+  };
+  EXPECT_EQ(plan(1, 1, 600).unit_tokens, kTileSpan);
+  EXPECT_EQ(plan(1, 8, 600).unit_tokens, kTileSpan);
+  EXPECT_EQ(plan(1, 8, 600).tiles, 3);
+  EXPECT_EQ(plan(32, 1, 400).unit_tokens, kTileSpan * kTileGroup);
+  EXPECT_EQ(plan(1, 512, 512).unit_tokens, kTileSpan * kTileGroup);
+  EXPECT_EQ(plan(1, 512, 512).items, 48);
+  EXPECT_EQ(plan(1, 1, 130'000).unit_tokens, kTileSpan * kTileGroup);
+  EXPECT_EQ(plan(1, 1, 130'000).units, 64);
 }
 
 // Code of an older architecture keeps to that architecture's memory on a newer card, so its plans can be tried there.
