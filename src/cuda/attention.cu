@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(kThreads) span_kernel(SpanTask task) {
     if (h >= heads) continue;
     const int64_t head = first_head + h;
     if (alone) {
-      put_result(task, row, head, d, o[i], total[h]);
+      put_result(task, row, head, d, o[i], total[h], gate_of(task, row, head, d));
       continue;
     }
     float* to = task.partial +
@@ -286,6 +286,7 @@ __global__ void merge_kernel(SpanTask task, int unit_tokens) {
       m = joint.m;
     }
   };
+  const float gate = gate_of(task, row, head, d);
   Part all;
   constexpr int kAtOnce = 8;  // units that are read before one is added
   static_assert(kAtOnce % kOfGroup == 0);
@@ -307,7 +308,7 @@ __global__ void merge_kernel(SpanTask task, int unit_tokens) {
       else all.add(part[i]);
     }
   }
-  put_result(task, row, head, d, all.o, all.l);
+  put_result(task, row, head, d, all.o, all.l, gate);
 }
 
 constexpr int kEnoughBlocks = 128;

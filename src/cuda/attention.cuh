@@ -42,9 +42,11 @@ FORETOKEN_DEVICE Joint join(float m, float m_here) {
   else return {next, exp(before), exp(here)};
 }
 
-FORETOKEN_DEVICE void put_result(const SpanTask& task, int64_t row, int64_t head, int d, float o, float l) {
-  const int64_t dim = task.shape.dim, c = head * dim + d;
-  const float gate = task.packed.data[row * task.packed.stride + (2 * head + 1) * dim + d];
+FORETOKEN_DEVICE float gate_of(const SpanTask& task, int64_t row, int64_t head, int d) {
+  return task.packed.data[row * task.packed.stride + (2 * head + 1) * task.shape.dim + d];
+}
+FORETOKEN_DEVICE void put_result(const SpanTask& task, int64_t row, int64_t head, int d, float o, float l, float gate) {
+  const int64_t c = head * task.shape.dim + d;
   const float v = __fmul_rn(__fdiv_rn(o, l), sigmoid(gate));
   task.out.data[row * task.out.stride + c] = v;
   if (task.bf16) task.bf16[row * task.out.cols + c] = __bfloat16_as_ushort(to_bf16(v));

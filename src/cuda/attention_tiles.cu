@@ -162,10 +162,10 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
   static_assert(kCopies == kTileWarps);
   const int key_row = thread >> 2, key_chunk = thread & 3;  // a page's rows are dimensions
   const int value_row = thread / kRowChunks, value_chunk = thread % kRowChunks;
-  const uint32_t key_to = key_row * 64 + (key_chunk ^ (key_row >> 1 & 3)) * 16,
-                 value_to = value_row * (kDim * 2) + (value_chunk ^ (value_row & 7)) * 16;
-  const uint32_t key_from = static_cast<uint32_t>(key_at) + thread * 16,
-                 value_from = static_cast<uint32_t>(value_at) + value_row * (kDim * 2) + value_chunk * 16;
+  const uint32_t key_to = kept(key_row * 64 + (key_chunk ^ (key_row >> 1 & 3)) * 16),
+                 value_to = kept(value_row * (kDim * 2) + (value_chunk ^ (value_row & 7)) * 16),
+                 key_from = kept(static_cast<uint32_t>(key_at) + thread * 16),
+                 value_from = kept(static_cast<uint32_t>(value_at) + value_row * (kDim * 2) + value_chunk * 16);
   const auto slot_at = [&](int position) { return slot_of(begin + position, owner.prefix, path); };
   const auto page_at = [&](int64_t slot) {
     return reinterpret_cast<const std::byte*>(owner.pages[slot / kPageTokens]);
@@ -248,20 +248,22 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
   // Where a lane's rows begin: of queries and weights, of keys and values. Eight chunks of sixteen bytes are swizzled
   // among themselves by the row.
   const int row_of_lane = lane & 15, half_of_lane = lane >> 4;
-  const uint32_t ring_address = shared_address(ring), query_rows = shared_address(query_at) + row_of_lane * kDim * 2,
-                 weight_rows = shared_address(weight_at) + row_of_lane * kTileSpan * 2;
+  const uint32_t ring_address = kept(shared_address(ring)),
+                 query_rows = kept(shared_address(query_at) + row_of_lane * kDim * 2),
+                 weight_rows = kept(shared_address(weight_at) + row_of_lane * kTileSpan * 2);
   uint32_t chunk_pair[4], key_pair[2];
 #pragma unroll
-  for (int i = 0; i < 4; ++i) chunk_pair[i] = ((i * 2 + half_of_lane) ^ (row_of_lane & 7)) * 16;
+  for (int i = 0; i < 4; ++i) chunk_pair[i] = kept(((i * 2 + half_of_lane) ^ (row_of_lane & 7)) * 16);
 #pragma unroll
   for (int i = 0; i < 2; ++i)
-    key_pair[i] = warp * kKeyBlock + row_of_lane * 64 + ((i * 2 + half_of_lane) ^ (row_of_lane >> 1 & 3)) * 16;
+    key_pair[i] = kept(warp * kKeyBlock + row_of_lane * 64 + ((i * 2 + half_of_lane) ^ (row_of_lane >> 1 & 3)) * 16);
   constexpr int kAtOnce = kBlocks > 1 ? 2 : 1;  // blocks of dimensions of a load
   uint32_t value_columns[kBlocks / kAtOnce];
 #pragma unroll
   for (int n = 0; n < kBlocks / kAtOnce; ++n)
-    value_columns[n] = row_of_lane * kDim * 2 +
-                       ((warp * kBlocks + n * kAtOnce + (kAtOnce > 1 ? half_of_lane : 0)) ^ (row_of_lane & 7)) * 16;
+    value_columns[n] =
+        kept(row_of_lane * kDim * 2 +
+             ((warp * kBlocks + n * kAtOnce + (kAtOnce > 1 ? half_of_lane : 0)) ^ (row_of_lane & 7)) * 16);
   const int own_query = lane / 4, pair = lane % 4;  // and the query eight behind it
 
   float sum[kTiles][4][4] = {}, all[kTiles][kBlocks][4];  // scores, then weighted values; those of the group
@@ -277,21 +279,32 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
     }
     request();
     if (stage < -1) continue;
-    if (stage == -1) {  // ---- Queries in halves.
+    if (stage == -1) {                               // ---- Queries in halves.
+      constexpr int kTogether = kTiles > 1 ? 4 : 2;  // that are on their way
 #pragma unroll 1
-      for (int q = warp; q < kQueries; q += kTileWarps) {
-        const float* const from = span.queries.data + int64_t{query.row(q)} * span.queries.stride +
-                                  (kv_head * group + query.head(q)) * int64_t{kDim};
-        uint8_t* const to = query_at + q * kDim * 2;
+      for (int first = warp; first < kQueries; first += kTogether * kTileWarps) {
+        float x[kTogether][kDim / 64][2];
 #pragma unroll
-        for (int i = 0; i < kDim / 64; ++i) {
-          const int d = i * 64 + lane * 2;
-          const float x = q < count ? from[d] : 0.0f, y = q < count ? from[d + 1] : 0.0f;
-          uint32_t upper, lower;
-          halves(x, y, upper, lower);
-          uint8_t* const here = to + i * 128 + (lane / 4 ^ (q & 7)) * 16 + lane % 4 * 4;
-          *reinterpret_cast<uint32_t*>(here) = upper;
-          *reinterpret_cast<uint32_t*>(here + kQueryHalf) = lower;
+        for (int k = 0; k < kTogether; ++k) {
+          const int q = first + k * kTileWarps;
+          const float* const from = span.queries.data + int64_t{query.row(q)} * span.queries.stride +
+                                    (kv_head * group + query.head(q)) * int64_t{kDim} + lane * 2;
+#pragma unroll
+          for (int i = 0; i < kDim / 64; ++i)
+#pragma unroll
+            for (int e = 0; e < 2; ++e) x[k][i][e] = q < count ? from[i * 64 + e] : 0.0f;
+        }
+#pragma unroll
+        for (int k = 0; k < kTogether; ++k) {
+          const int q = first + k * kTileWarps;
+#pragma unroll
+          for (int i = 0; i < kDim / 64; ++i) {
+            uint32_t upper, lower;
+            halves(x[k][i][0], x[k][i][1], upper, lower);
+            uint8_t* const to = query_at + q * kDim * 2 + i * 128 + (lane / 4 ^ (q & 7)) * 16 + lane % 4 * 4;
+            *reinterpret_cast<uint32_t*>(to) = upper;
+            *reinterpret_cast<uint32_t*>(to + kQueryHalf) = lower;
+          }
         }
       }
       continue;
@@ -494,11 +507,15 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
         span.partial +
         ((int64_t{row - span.first_row} * shape.query_heads + head) * span.spans + blockIdx.x) * (kDim + 2);
     if (!whole && lane == 0) partial[0] = m, partial[1] = l;
-#pragma unroll 1
-    for (int d = lane; d < kDim; d += 32) {
+    float gate[kDim / 32];
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) gate[i] = whole ? gate_of(span, row, head, i * 32 + lane) : 0.0f;
+#pragma unroll
+    for (int i = 0; i < kDim / 32; ++i) {
+      const int d = i * 32 + lane;
       // A zero has no sign here: it may come of terms that another pass skips.
       const float o = bad ? __int_as_float(0x7FC00000) : __fadd_rn(from[d ^ (q & 7) * 8], 0.0f);
-      if (whole) put_result(span, row, head, d, o, l);
+      if (whole) put_result(span, row, head, d, o, l, gate[i]);
       else partial[2 + d] = o;
     }
   }
