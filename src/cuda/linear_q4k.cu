@@ -135,6 +135,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
 #pragma unroll
       for (int j = 0; j < 8; ++j) v[j] = exists ? inputs_at<Format>(from, j, t) : make_uint4(0, 0, 0, 0);
       totals[b] = totals_of<Format>([&](int j) { return v[j]; });
+      if constexpr (Format::kHasMinimums) lift(v, totals[b].power);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         if (b == 0) x0[j] = v[j];

@@ -11,8 +11,9 @@
 namespace foretoken::cuda {
 namespace {
 
-// A step is one sub-block of the weights, the last of Q4_K the minimums; steps come in chunks. kChain instructions of
-// sixteen inputs are one sum; kMatrices of eight inputs by eight rows lie side by side.
+// A step is one sub-block of the weights, the last of Q4_K the minimums; steps come in chunks. A step is kChain
+// instructions of sixteen inputs; kMatrices of eight inputs by eight rows lie side by side, behind those of Q4_K the
+// powers of two of the eight rows (lift).
 template <class Format>
 struct Steps {
   static constexpr int kCount = 16, kChain = 1, kOfChunk = 4;
@@ -27,7 +28,9 @@ constexpr int kMatrices = Steps<Format>::kOfChunk* Steps<Format>::kChain * 2;
 template <class Format>
 constexpr int kChunks = Steps<Format>::kCount / Steps<Format>::kOfChunk;
 template <class Format>
-constexpr int kChunkBytes = kMatrices<Format>* kMatrixBytes;  // of eight rows
+constexpr int kPowersAt = kMatrices<Format>* kMatrixBytes;
+template <class Format>
+constexpr int kChunkBytes = kPowersAt<Format> + (Format::kHasMinimums ? 32 : 0);  // of eight rows
 
 // ---- Rows: [super-block][chunk][block of eight rows][matrix][row][8 inputs]. A warp a super-block and block of rows.
 
@@ -48,19 +51,24 @@ __global__ void __launch_bounds__(128)
   uint4 v[8];
 #pragma unroll
   for (int j = 0; j < 8; ++j) v[j] = inputs_at<Format>(from, j, t);
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    put(4 * j, v[j].x);
-    put(4 * j + 1, v[j].y);
-    put(4 * j + 2, v[j].z);
-    put(4 * j + 3, v[j].w);
-  }
   if constexpr (Format::kHasMinimums) {
     const Totals totals = totals_of<Format>([&](int j) { return v[j]; });
     put(32, totals.high);
     put(33, totals.middle);
     put(34, totals.low);
     put(35, 0u);
+    const float power = lift(v);
+    const int64_t last = static_cast<int64_t>(unit + 1) * kChunks<Format> - 1;
+    if (t == 0)
+      reinterpret_cast<float*>(arranged + (last * row_blocks + block) * kChunkBytes<Format> + kPowersAt<Format>)[g] =
+          power;
+  }
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    put(4 * j, v[j].x);
+    put(4 * j + 1, v[j].y);
+    put(4 * j + 2, v[j].z);
+    put(4 * j + 3, v[j].w);
   }
 }
 
@@ -92,27 +100,25 @@ template <>
 struct Operands<Q4K> {
   uint4 word = {};
   uint32_t scales = 0;
-  // Of the outputs g and g + 8; step 8 are the minimums.
-  __device__ __forceinline__ void take(const uint8_t* at, int step, uint32_t (&a)[2][4], float (&scale)[2]) {
+  // Codes times scales, of the outputs g and g + 8.
+  __device__ __forceinline__ void take(const uint8_t* at, int step, uint32_t (&a)[2][4]) {
     const int lane = threadIdx.x & 31;
-    if (step == 8) {
-      const uint32_t m = *reinterpret_cast<const uint32_t*>(at + Q4K::kMinimumsAt + lane * 4);
-      a[0][0] = a[0][2] = minus_128(__byte_perm(m, 0x43434343u, 0x4140));
-      a[0][1] = a[0][3] = minus_128(__byte_perm(m, 0x43434343u, 0x4342));
-      return;
-    }
     if (step % 2 == 0) {
       word = *reinterpret_cast<const uint4*>(at + step / 2 * 512 + lane * 16);
       scales = *reinterpret_cast<const uint32_t*>(at + Q4K::kScalesAt + lane / 4 * 16 + step / 2 * 4);
     }
-    const uint32_t low = step % 2 ? word.y : word.x, high = step % 2 ? word.w : word.z;
+    const uint32_t low = step % 2 ? word.y : word.x, high = step % 2 ? word.w : word.z,
+                   low_scale = scale_pair(scales, step % 2 * 2), high_scale = scale_pair(scales, step % 2 * 2 + 1);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      a[i / 2][i % 2 * 2] = codes(low, i);
-      a[i / 2][i % 2 * 2 + 1] = codes(high, i);
+      a[i / 2][i % 2 * 2] = scaled_codes(low, i, low_scale);
+      a[i / 2][i % 2 * 2 + 1] = scaled_codes(high, i, high_scale);
     }
-    scale[0] = small(scales, step % 2 * 2);
-    scale[1] = small(scales, step % 2 * 2 + 1);
+  }
+  static __device__ __forceinline__ void take_minimums(const uint8_t* at, uint32_t (&a)[4]) {
+    const uint32_t m = *reinterpret_cast<const uint32_t*>(at + Q4K::kMinimumsAt + (threadIdx.x & 31) * 4);
+    a[0] = a[2] = minus_128(__byte_perm(m, 0x43434343u, 0x4140));
+    a[1] = a[3] = minus_128(__byte_perm(m, 0x43434343u, 0x4342));
   }
 };
 
@@ -248,45 +254,15 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
     begin_kernel();  // what comes is written where an earlier kernel may still read
     constexpr int kPart = kColumns / kParts<kColumns>, kValues = kPart / 2;
     const uint64_t matrices = columns_descriptor(shared_address(memory), kMatrixBytes, kChunkBytes<Format>);
-    float dot[kSums<kColumns>][kValues] = {}, scaled[kParts<kColumns>][kValues], sum[kParts<kColumns>][kValues] = {};
-    uint32_t a[3][Step::kChain][4];
-    float scale[2][2], factor[2], least[2];
+    float sum[kParts<kColumns>][kValues] = {};
     Operands<Format> operands;
-    Ring held, rows, ahead;  // ahead: of rows, of the step whose first half is issued
+    Ring held, rows;
     Place p(shape, static_cast<int>(blockIdx.x));
-    const auto operand = [](int step) { return step == 8 && Format::kHasMinimums ? 2 : step % 2; };
     const auto weights_at = [&] { return weights + held.slot * weight_bytes + warp * Format::kBytes; };
-    const auto sums_of = [&](int part_of, int step) {
-      return kParts<kColumns> == 2 ? part_of : step % kSums<kColumns>;
-    };
-    // One part of the columns of one step.
-    const auto issue = [&](int of_columns, int step, int slot) {
-      float(&to)[kValues] = dot[sums_of(of_columns, step)];
-      const uint64_t b =
-          matrices + static_cast<uint32_t>(slot * kRowBytes + of_columns * (kPart / 8) * kChunkBytes<Format> +
-                                           step % Step::kOfChunk * Step::kChain * 2 * kMatrixBytes) /
-                         16;
-      const auto& of = a[operand(step)];
-      wgmma_fence();
-      wgmma<kPart, false>(to, of[0], b);
-      if constexpr (Step::kChain == 2)
-        wgmma<kPart, true>(to, of[step == 8 ? 0 : Step::kChain - 1], b + 2 * kMatrixBytes / 16);
-      wgmma_commit();
-    };
-    const auto apply = [&](int of_columns, int step) {
-      float(&from)[kValues] = dot[sums_of(of_columns, step)];
-      settle(from);
-      const bool last = step + 1 == Step::kCount;
-#pragma unroll
-      for (int i = 0; i < kValues; ++i) {
-        const int of = i % 4 / 2;
-        float& s = scaled[of_columns][i];
-        if (!last || !Format::kHasMinimums) s = fma(scale[step % 2][of], from[i], step == 0 ? 0.0f : s);
-        if (!last) continue;
-        float value = __fmul_rn(factor[of], s);
-        if constexpr (Format::kHasMinimums) value = fma(least[of], from[i], value);
-        sum[of_columns][i] = __fadd_rn(sum[of_columns][i], value);
-      }
+    const auto rows_at = [&](int slot, int of_columns, int step) {
+      return matrices + static_cast<uint32_t>(slot * kRowBytes + of_columns * (kPart / 8) * kChunkBytes<Format> +
+                                              step % Step::kOfChunk * Step::kChain * 2 * kMatrixBytes) /
+                            16;
     };
     const auto store = [&] {
       const int64_t o = static_cast<int64_t>(p.output_tile(shape) * warps + warp) * 16 + lane / 4;
@@ -306,55 +282,164 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
         column += step, to += step * columns.stride;
       }
     };
-    barrier_wait(weights_here[0], 0);
-    operands.take(weights_at(), 0, a[0], scale[0]);
-    barrier_wait(rows_here[0], 0);
-#pragma unroll 1
-    while (p.exists(shape)) {
-      const bool ends = p.unit + 1 == p.end, more = !ends || p.item + stride < shape.items;
-      issue(0, 0, rows.slot);
+    const auto take_weights = [&](bool more) {  // of the next super-block
+      __syncwarp();
+      if (lane == 0) barrier_arrive(weights_read[held.slot]);
+      held.next(shape.weight_slots);
+      if (more) barrier_wait(weights_here[held.slot], held.turn);
+    };
+    if constexpr (Format::kHasMinimums) {
+      Ring before;  // of rows, of the chunk before
+      // The inputs of a super-block are one chain; a step's operands are made while the one before multiplies.
+      float dot[kParts<kColumns>][kValues], least[kValues], factor[2], minimum_factor[2];
+      uint32_t a[2][2][4], minimums[4];
+      constexpr int kLast = Step::kCount - 1;  // the minimums
+      const auto issue = [&](int of_columns, int step) {
+        const uint64_t b = rows_at(rows.slot, of_columns, step);
+        wgmma_fence();
+        if (step == 0) wgmma_f16<kPart, false>(dot[of_columns], a[0][0], b);
+        else wgmma_f16<kPart, true>(dot[of_columns], a[step % 2][0], b);
+        wgmma_f16<kPart, true>(dot[of_columns], a[step % 2][1], b + 2 * kMatrixBytes / 16);
+      };
+      const auto issue_least = [&](int of_columns) {
+        const uint64_t b = rows_at(rows.slot, of_columns, kLast);
+        wgmma_fence();
+        wgmma<kPart, false>(least, minimums, b);
+        wgmma<kPart, true>(least, minimums, b + 2 * kMatrixBytes / 16);
+      };
+      const auto apply = [&](int of_columns) {
+        settle(dot[of_columns]);
+        settle(least);
+        const uint8_t* powers = memory + rows.slot * kRowBytes + of_columns * (kPart / 8) * kChunkBytes<Format> +
+                                kPowersAt<Format> + lane % 4 * 8;
 #pragma unroll
-      for (int step = 0; step < Step::kCount; ++step) {
-        const int next = (step + 1) % Step::kCount;
-        if constexpr (kParts<kColumns> == 2) issue(1, step, rows.slot);
-        if (next == Step::kCount - 1) {  // and what comes after it
-          if constexpr (Format::kHasMinimums) {
+        for (int i = 0; i < kValues; i += 4, powers += kChunkBytes<Format>) {
+          const float2 power = *reinterpret_cast<const float2*>(powers);
+#pragma unroll
+          for (int e = 0; e < 4; ++e) {
+            const float value =
+                fma(minimum_factor[e / 2], least[i + e],
+                    __fmul_rn(factor[e / 2], __fmul_rn(dot[of_columns][i + e], e % 2 ? power.y : power.x)));
+            sum[of_columns][i + e] = __fadd_rn(sum[of_columns][i + e], value);
+          }
+        }
+      };
+      barrier_wait(weights_here[0], 0);
+      operands.take(weights_at(), 0, a[0]);
+      barrier_wait(rows_here[0], 0);
+#pragma unroll 1
+      while (p.exists(shape)) {
+        const bool ends = p.unit + 1 == p.end, more = !ends || p.item + stride < shape.items;
+#pragma unroll
+        for (int step = 0; step < kLast; ++step) {
+          issue(0, step);
+          if (step + 1 == kLast) {
+            // Its part of the minimums is ready with the first part of the columns.
+            if constexpr (kParts<kColumns> == 2) wgmma_commit();
+            issue_least(0);
+          }
+          wgmma_commit();
+          if constexpr (kParts<kColumns> == 2) issue(1, step), wgmma_commit();
+          if (step + 1 == kLast) break;
+          wgmma_wait<kParts<kColumns>>();  // the step before
+          if (step > 0 && step % Step::kOfChunk == 0) {
+            if (lane == 0) barrier_arrive(rows_read[before.slot]);
+          }
+          operands.take(weights_at(), step + 1, a[(step + 1) % 2]);
+          if (step + 2 == kLast) {
+            operands.take_minimums(weights_at(), minimums);
             const uint2 f = *reinterpret_cast<const uint2*>(weights_at() + Q4K::kFactorsAt + lane / 4 * 8);
             factor[0] = half_of(f.x, 0), factor[1] = half_of(f.y, 0);
-            least[0] = -half_of(f.x, 1), least[1] = -half_of(f.y, 1);
-          } else {
+            minimum_factor[0] = -half_of(f.x, 1), minimum_factor[1] = -half_of(f.y, 1);
+          }
+          if ((step + 1) % Step::kOfChunk == 0) {
+            before = rows;
+            rows.next(shape.row_slots);
+            barrier_wait(rows_here[rows.slot], rows.turn);
+          }
+        }
+        if constexpr (kParts<kColumns> == 2) {
+          wgmma_wait<1>();
+          apply(0);
+          issue_least(1);
+          wgmma_commit();
+        }
+        take_weights(more);
+        operands.take(weights_at(), 0, a[0]);
+        wgmma_wait<0>();
+        apply(kParts<kColumns> - 1);
+        __syncwarp();  // all have read the powers
+        if (lane == 0) barrier_arrive(rows_read[rows.slot]);
+        rows.next(shape.row_slots);
+        if (more) barrier_wait(rows_here[rows.slot], rows.turn);
+        if (ends) store();
+        p.next(shape, stride);
+      }
+    } else {
+      float dot[kSums<kColumns>][kValues] = {}, scaled[kParts<kColumns>][kValues], scale[2][2], factor[2];
+      uint32_t a[2][1][4];
+      Ring ahead;  // of rows, of the step whose first half is issued
+      const auto leave_rows = [&] {
+        if (lane == 0) barrier_arrive(rows_read[rows.slot]);
+        rows = ahead;
+      };
+      const auto sums_of = [&](int part_of, int step) {
+        return kParts<kColumns> == 2 ? part_of : step % kSums<kColumns>;
+      };
+      // One part of the columns of one step.
+      const auto issue = [&](int of_columns, int step, int slot) {
+        wgmma_fence();
+        wgmma<kPart, false>(dot[sums_of(of_columns, step)], a[step % 2][0], rows_at(slot, of_columns, step));
+        wgmma_commit();
+      };
+      const auto apply = [&](int of_columns, int step) {
+        float(&from)[kValues] = dot[sums_of(of_columns, step)];
+        settle(from);
+        const bool last = step + 1 == Step::kCount;
+#pragma unroll
+        for (int i = 0; i < kValues; ++i) {
+          const int of = i % 4 / 2;
+          float& s = scaled[of_columns][i];
+          s = fma(scale[step % 2][of], from[i], step == 0 ? 0.0f : s);
+          if (last) sum[of_columns][i] = __fadd_rn(sum[of_columns][i], __fmul_rn(factor[of], s));
+        }
+      };
+      barrier_wait(weights_here[0], 0);
+      operands.take(weights_at(), 0, a[0], scale[0]);
+      barrier_wait(rows_here[0], 0);
+#pragma unroll 1
+      while (p.exists(shape)) {
+        const bool ends = p.unit + 1 == p.end, more = !ends || p.item + stride < shape.items;
+        issue(0, 0, rows.slot);
+#pragma unroll
+        for (int step = 0; step < Step::kCount; ++step) {
+          const int next = (step + 1) % Step::kCount;
+          if constexpr (kParts<kColumns> == 2) issue(1, step, rows.slot);
+          if (next == Step::kCount - 1) {  // and what comes after it
             const uint32_t f = *reinterpret_cast<const uint32_t*>(weights_at() + Q6K::kFactorsAt + lane / 4 * 4);
             factor[0] = half_of(f, 0), factor[1] = half_of(f, 1);
           }
+          if (next == 0) take_weights(more);
+          operands.take(weights_at(), next, a[next % 2], scale[next % 2]);
+          if constexpr (kParts<kColumns> == 2) {
+            wgmma_wait<1>();
+            apply(0, step);
+          }
+          if (next % Step::kOfChunk == 0) {
+            ahead.next(shape.row_slots);
+            if (next != 0 || more) barrier_wait(rows_here[ahead.slot], ahead.turn);
+          }
+          // No compiler lets sums be read beside an instruction that began in another round.
+          const bool goes_on = next != 0 && kSums<kColumns> == 2;
+          if (goes_on) issue(0, next, ahead.slot), wgmma_wait<1>();
+          else wgmma_wait<0>();
+          apply(kParts<kColumns> - 1, step);
+          if (!goes_on && next != 0) issue(0, next, ahead.slot);
+          if (next % Step::kOfChunk == 0) leave_rows();
         }
-        if (next == 0) {
-          __syncwarp();
-          if (lane == 0) barrier_arrive(weights_read[held.slot]);
-          held.next(shape.weight_slots);
-          if (more) barrier_wait(weights_here[held.slot], held.turn);
-        }
-        operands.take(weights_at(), next, a[operand(next)], scale[next % 2]);
-        if constexpr (kParts<kColumns> == 2) {
-          wgmma_wait<1>();
-          apply(0, step);
-        }
-        if (next % Step::kOfChunk == 0) {
-          ahead.next(shape.row_slots);
-          if (next != 0 || more) barrier_wait(rows_here[ahead.slot], ahead.turn);
-        }
-        // No compiler lets sums be read beside an instruction that began in another round.
-        const bool goes_on = next != 0 && kSums<kColumns> == 2;
-        if (goes_on) issue(0, next, ahead.slot), wgmma_wait<1>();
-        else wgmma_wait<0>();
-        apply(kParts<kColumns> - 1, step);
-        if (!goes_on && next != 0) issue(0, next, ahead.slot);
-        if (next % Step::kOfChunk == 0) {
-          if (lane == 0) barrier_arrive(rows_read[rows.slot]);
-          rows = ahead;
-        }
+        if (ends) store();
+        p.next(shape, stride);
       }
-      if (ends) store();
-      p.next(shape, stride);
     }
   }
 #else

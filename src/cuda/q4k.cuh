@@ -1,6 +1,7 @@
-// What the kernels of Q4_K and Q6_K products share. Shape contract (decision 008): a super-block of 256 inputs gives
-// one fp32 value from its sub-blocks' sums in ascending order; super-blocks of a slice are added in ascending order
-// from +0; slices likewise.
+// What the kernels of Q4_K and Q6_K products share. Shape contract (decisions 008 and 020): a super-block of 256 inputs
+// gives one fp32 value; super-blocks of a slice are added in ascending order from +0; slices likewise. Q4_K: codes
+// times their scale are integers below 1,024, exact in f16, so that the inputs of a super-block are one chain; they are
+// f16 by a power of two of their row and super-block. Q6_K: sums of sub-blocks, times their scales, in ascending order.
 //
 // A packed super-block of sixteen outputs is kBytes at (tile of outputs * super-blocks + super-block): codes [4 tiles
 // of 64 inputs][lane][4 words], scales [g][sub-block][half], minimums [lane: g, t][half][sub-blocks 2 t, 2 t + 1],
@@ -46,13 +47,26 @@ FORETOKEN_DEVICE uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
   return r;
 }
 
-// Inputs 2 i and 2 i + 1 of a word: 128 + code has the code's bits at the end of its bf16 mantissa.
-FORETOKEN_DEVICE uint32_t codes(uint32_t w, int i) {
-  return minus_128(masked_or(w >> 4 * i, 0x000F000Fu, 0x43004300u));
+FORETOKEN_DEVICE void mma_f16(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-FORETOKEN_DEVICE float small(uint32_t bytes, int i) {
-  return __fadd_rn(__uint_as_float(__byte_perm(bytes, 0x4B000000u, 0x7440 + i)), -8388608.0f);
+// Inputs 2 i and 2 i + 1 of a word times their scale. A code's bits alone are that many 2^-24 of f16, below its normal
+// numbers, which these instructions and the matrix unit's take as they are: so is the product, exactly.
+FORETOKEN_DEVICE uint32_t scaled_codes(uint32_t w, int i, uint32_t scale) {
+  uint32_t product;
+  asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(w >> 4 * i & 0x000F000Fu), "r"(scale));
+  return product;
+}
+// Byte i of a word as two f16: 1024 + byte has the byte's bits at the end of its mantissa.
+FORETOKEN_DEVICE uint32_t scale_pair(uint32_t bytes, int i) {
+  uint32_t scale;
+  asm("add.f16x2 %0, %1, %2;"
+      : "=r"(scale)
+      : "r"(__byte_perm(bytes, 0x64646464u, 0x4040 + i * 0x0101)), "r"(0xE400E400u));
+  return scale;
 }
 
 FORETOKEN_DEVICE float half_of(uint32_t pair, int which) {
@@ -62,9 +76,10 @@ FORETOKEN_DEVICE float half_of(uint32_t pair, int which) {
 constexpr uint32_t kOnes = 0x3F803F80u;
 
 // The sums of a super-block's eight sub-blocks of inputs, of eight columns, as three bf16 of equal sum: the B operand
-// that meets the minimums. Inputs 8 t ... of sub-block j of column g are x(j).
+// that meets the minimums. Inputs 8 t ... of sub-block j of column g are x(j). `power`: see lift.
 struct Totals {
   uint32_t high, middle, low;
+  float power[2];
 };
 template <class Format, class Inputs>
 FORETOKEN_DEVICE Totals totals_of(Inputs x) {
@@ -89,7 +104,7 @@ FORETOKEN_DEVICE Totals totals_of(Inputs x) {
     middle[i] = __bfloat162float(to_bf16(rest));
     low[i] = __fsub_rn(rest, middle[i]);
   }
-  return {bf16_pair(high[0], high[1]), bf16_pair(middle[0], middle[1]), bf16_pair(low[0], low[1])};
+  return {bf16_pair(high[0], high[1]), bf16_pair(middle[0], middle[1]), bf16_pair(low[0], low[1]), {}};
 }
 
 // A lane's eight inputs of 32 of one column: of a row's bf16 at its `from`, inputs [32 j, 32 j + 32). Q4_K has
@@ -103,12 +118,40 @@ FORETOKEN_DEVICE uint4 inputs_at(const uint16_t* from, int j, int t) {
   return make_uint4(low.x, low.y, high.x, high.y);
 }
 
+// The inputs of column g in a super-block from bf16 to f16, times a power of two that brings the largest of them to
+// [2^14, 2^15): exactly, but for what is 2^29 times smaller than it. The result undoes that and the unit of the codes;
+// where it cannot (inputs of 2^118 and more) they become infinite. What is not finite stays so.
+FORETOKEN_DEVICE float lift(uint4 (&x)[8]) {
+  uint32_t pairs = 0;
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    for (const uint32_t w : {x[j].x, x[j].y, x[j].z, x[j].w}) pairs = __vmaxu2(pairs, w & 0x7FFF7FFFu);
+  for (int s = 1; s < 4; s *= 2) pairs = __vmaxu2(pairs, __shfl_xor_sync(0xFFFFFFFFu, pairs, s));
+  const int exponent = static_cast<int>(max(pairs & 0xFFFFu, pairs >> 16) >> 7), up = min(268 - exponent, 254);
+  const float factor = __int_as_float(up << 23);
+#pragma unroll
+  for (int j = 0; j < 8; ++j)
+    for (uint32_t* const w : {&x[j].x, &x[j].y, &x[j].z, &x[j].w}) {
+      const __half2 pair = __floats2half2_rn(__fmul_rn(__uint_as_float(*w << 16), factor),
+                                             __fmul_rn(__uint_as_float(*w & 0xFFFF0000u), factor));
+      *w = *reinterpret_cast<const uint32_t*>(&pair);
+    }
+  return __int_as_float(min(278 - up, 254) << 23);
+}
+// Of the columns 2 t and 2 t + 1.
+FORETOKEN_DEVICE void lift(uint4 (&x)[8], float (&power)[2]) {
+  const float own = lift(x);
+  const int t = threadIdx.x & 3;
+  power[0] = __shfl_sync(0xFFFFFFFFu, own, t * 8);
+  power[1] = __shfl_sync(0xFFFFFFFFu, own, t * 8 + 4);
+}
+
 // The values of a packed super-block for outputs g and g + 8 and columns 2 t and 2 t + 1 of every block of eight
 // columns. inputs_at(j) of column g of block b are x(b, j), the block's sums totals(b).
 template <int kBlocks, class Inputs, class Sums>
 FORETOKEN_DEVICE void super_block(Q4K, const uint8_t* at, Inputs x, Sums totals, float (&value)[kBlocks][4]) {
   const int lane = threadIdx.x & 31, g = lane >> 2;
-  float scaled[kBlocks][4] = {};
+  float dot[kBlocks][4] = {};
 #pragma unroll
   for (int tile = 0; tile < 4; ++tile) {
     const uint4 c = *reinterpret_cast<const uint4*>(at + tile * 512 + lane * 16);
@@ -116,21 +159,18 @@ FORETOKEN_DEVICE void super_block(Q4K, const uint8_t* at, Inputs x, Sums totals,
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       uint32_t a[2][4];
-      const uint32_t low = h ? c.y : c.x, high = h ? c.w : c.z;
+      const uint32_t low = h ? c.y : c.x, high = h ? c.w : c.z, low_scale = scale_pair(scales, 2 * h),
+                     high_scale = scale_pair(scales, 2 * h + 1);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        a[i / 2][i % 2 * 2] = codes(low, i);
-        a[i / 2][i % 2 * 2 + 1] = codes(high, i);
+        a[i / 2][i % 2 * 2] = scaled_codes(low, i, low_scale);
+        a[i / 2][i % 2 * 2 + 1] = scaled_codes(high, i, high_scale);
       }
-      const float scale[2] = {small(scales, 2 * h), small(scales, 2 * h + 1)};
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const uint4 v = x(b, 2 * tile + h);
-        float dot[4] = {};
-        mma(dot, a[0], v.x, v.y);
-        mma(dot, a[1], v.z, v.w);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) scaled[b][i] = fma(scale[i / 2], dot[i], scaled[b][i]);
+        mma_f16(dot[b], a[0], v.x, v.y);
+        mma_f16(dot[b], a[1], v.z, v.w);
       }
     }
   }
@@ -148,7 +188,7 @@ FORETOKEN_DEVICE void super_block(Q4K, const uint8_t* at, Inputs x, Sums totals,
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const uint32_t f = i < 2 ? factors.x : factors.y;
-      value[b][i] = fma(-half_of(f, 1), least[i], __fmul_rn(half_of(f, 0), scaled[b][i]));
+      value[b][i] = fma(-half_of(f, 1), least[i], __fmul_rn(half_of(f, 0), __fmul_rn(dot[b][i], total.power[i % 2])));
     }
   }
 }
