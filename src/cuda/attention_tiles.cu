@@ -280,7 +280,8 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
     request();
     if (stage < -1) continue;
     if (stage == -1) {                               // ---- Queries in halves.
-      constexpr int kTogether = kTiles > 1 ? 4 : 2;  // that are on their way
+      constexpr int kTogether = kTiles == 1 ? 2 : kTiles == 3 ? 3 : 4;  // that are on their way
+      static_assert(kQueries / kTileWarps % kTogether == 0);
 #pragma unroll 1
       for (int first = warp; first < kQueries; first += kTogether * kTileWarps) {
         float x[kTogether][kDim / 64][2];
