@@ -99,7 +99,6 @@ __global__ void __launch_bounds__(core_threads(kDim), 512 / core_threads(kDim))
 #pragma unroll 1
   for (int first = 0; first < lane.rows; first += kChunkRows) {
     const int count = min(kChunkRows, lane.rows - first);
-    if (first > 0) __syncthreads();
     // ---- What is read of the device's memory, late or early.
     if (lane.chain) {  // rows of the tail and of the chain, the values' by both groups in turn
       const float* from =
