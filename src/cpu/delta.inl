@@ -29,11 +29,27 @@ void prepare_row(const DeltaRowTask& task) {
   }
 }
 
+// The sums of a sweep over the keys, piece by piece. As a binary counter carries, a sum that is complete is added to what
+// the pieces before it left: pieces, then pairs, then fours. Sweeps are unrolled by pieces, which leaves no branch here.
+template <int kVectors>
+struct PieceSums {
+  F32x16 waiting[4][kVectors];
+
+  // `sum` is that of piece `piece`; of the last piece it becomes the sum of all.
+  FORETOKEN_SIMD void end_piece(PieceSums& sums, int piece, F32x16 (&sum)[kVectors]) {
+    int level = 0;
+    for (; piece >> level & 1; ++level)
+      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) sum[v] = add(sums.waiting[level][v], sum[v]);
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) sums.waiting[level][v] = sum[v];
+  }
+};
+
 // kVectors * 16 columns; kPartial: the single vector has only `count` of them. In `work` lies the state after the row's
 // decay and before its update, one row of kVectors vectors per key.
 template <int kVectors, bool kPartial>
 struct DeltaColumns {
   static constexpr int kWidth = 16 * kVectors;
+  using Sums = PieceSums<kVectors>;
   static constexpr int kAhead = 32;  // keys that are fetched ahead of their use: a state is cold when a pass reaches it
 
   FORETOKEN_SIMD F32x16 load(const float* p, int vector, int count) {
@@ -51,6 +67,15 @@ struct DeltaColumns {
       d[v] = mul(set_f32(row.beta), sub(load(row.value + column, v, count), u[v]));
       if (row.delta) put(row.delta + column, v, d[v], count);
     }
+  }
+
+  FORETOKEN_SIMD void clear(F32x16 (&sum)[kVectors]) {
+    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) sum[v] = zero_f32();
+  }
+  // One behind the last key of a piece.
+  FORETOKEN_SIMD int end_of(const DeltaRun& run, int piece) {
+    const int end = (piece + 1) * run.piece_keys;
+    return end < run.key_dim ? end : run.key_dim;
   }
 
   // Asks for a row that is read soon: those of a long prompt are cold, and lie too far apart for the processor to foresee.
@@ -73,22 +98,30 @@ struct DeltaColumns {
     float* target = run.target ? run.target + column : nullptr;
     const F32x16 decay = set_f32(row.decay);
     F32x16 u[kVectors], d[kVectors], o[kVectors];
-    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = o[v] = zero_f32();
-    for (int i = 0; i < run.key_dim; ++i) {
-      const float* cells = source + i * run.source_stride;
-      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v)
-          __builtin_prefetch(cells + kAhead * run.source_stride + 16 * v);
-      const F32x16 k = set_f32(row.key[i]);
-      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = fma(k, mul(decay, load(cells, v, count)), u[v]);
+    Sums sums;
+    FORETOKEN_UNROLL for (int piece = 0, i = 0; piece < kDeltaPieces; ++piece) {
+      clear(u);
+      for (const int end = end_of(run, piece); i < end; ++i) {
+        const float* cells = source + i * run.source_stride;
+        FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v)
+            __builtin_prefetch(cells + kAhead * run.source_stride + 16 * v);
+        const F32x16 k = set_f32(row.key[i]);
+        FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = fma(k, mul(decay, load(cells, v, count)), u[v]);
+      }
+      Sums::end_piece(sums, piece, u);
     }
     deltas(row, column, count, u, d);
-    for (int i = 0; i < run.key_dim; ++i) {
-      const F32x16 k = set_f32(row.key[i]), q = set_f32(row.query[i]);
-      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        const F32x16 s = fma(k, d[v], mul(decay, load(source + i * run.source_stride, v, count)));
-        o[v] = fma(q, s, o[v]);
-        if (target) put(target + i * run.target_stride, v, s, count);
+    FORETOKEN_UNROLL for (int piece = 0, i = 0; piece < kDeltaPieces; ++piece) {
+      clear(o);
+      for (const int end = end_of(run, piece); i < end; ++i) {
+        const F32x16 k = set_f32(row.key[i]), q = set_f32(row.query[i]);
+        FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          const F32x16 s = fma(k, d[v], mul(decay, load(source + i * run.source_stride, v, count)));
+          o[v] = fma(q, s, o[v]);
+          if (target) put(target + i * run.target_stride, v, s, count);
+        }
       }
+      Sums::end_piece(sums, piece, o);
     }
     FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) put(row.out + column, v, o[v], count);
   }
@@ -98,51 +131,60 @@ struct DeltaColumns {
     const DeltaRow* rows = run.rows;
     float* work = run.work;
     F32x16 u[kVectors], d[kVectors], o[kVectors];
-    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = zero_f32();
-    {
-      const float* source = run.source + column;
-      const F32x16 decay = set_f32(rows[0].decay);
-      const float* key = rows[0].key;
-      for (int i = 0; i < run.key_dim; ++i) {
-        const F32x16 k = set_f32(key[i]);
+    Sums u_sums, o_sums;
+    const float* source = run.source + column;
+    const F32x16 first_decay = set_f32(rows[0].decay);
+    FORETOKEN_UNROLL for (int piece = 0, i = 0; piece < kDeltaPieces; ++piece) {
+      clear(u);
+      for (const int end = end_of(run, piece); i < end; ++i) {
+        const F32x16 k = set_f32(rows[0].key[i]);
         FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          const F32x16 s = mul(decay, load(source + i * run.source_stride, v, count));
+          const F32x16 s = mul(first_decay, load(source + i * run.source_stride, v, count));
           u[v] = fma(k, s, u[v]);
           store(work + i * kWidth + 16 * v, s);
         }
       }
+      Sums::end_piece(u_sums, piece, u);
     }
     // A row's update and output, and the next row's prediction, in one sweep.
     for (int r = 0; r + 1 < run.row_count; ++r) {
       if (r + 2 < run.row_count) fetch(rows[r + 2], column, run.key_dim);
       deltas(rows[r], column, count, u, d);
-      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) u[v] = o[v] = zero_f32();
       const float *key = rows[r].key, *query = rows[r].query, *next_key = rows[r + 1].key;
       const F32x16 decay = set_f32(rows[r + 1].decay);
-      for (int i = 0; i < run.key_dim; ++i) {
-        const F32x16 k = set_f32(key[i]), q = set_f32(query[i]), n = set_f32(next_key[i]);
-        FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
-          float* cell = work + i * kWidth + 16 * v;
-          F32x16 s = fma(k, d[v], load_f32(cell));
-          o[v] = fma(q, s, o[v]);
-          s = mul(decay, s);
-          u[v] = fma(n, s, u[v]);
-          store(cell, s);
+      FORETOKEN_UNROLL for (int piece = 0, i = 0; piece < kDeltaPieces; ++piece) {
+        clear(u);
+        clear(o);
+        for (const int end = end_of(run, piece); i < end; ++i) {
+          const F32x16 k = set_f32(key[i]), q = set_f32(query[i]), n = set_f32(next_key[i]);
+          FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+            float* cell = work + i * kWidth + 16 * v;
+            F32x16 s = fma(k, d[v], load_f32(cell));
+            o[v] = fma(q, s, o[v]);
+            s = mul(decay, s);
+            u[v] = fma(n, s, u[v]);
+            store(cell, s);
+          }
         }
+        Sums::end_piece(u_sums, piece, u);
+        Sums::end_piece(o_sums, piece, o);
       }
       FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) put(rows[r].out + column, v, o[v], count);
     }
     const DeltaRow& last = rows[run.row_count - 1];
     deltas(last, column, count, u, d);
-    FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) o[v] = zero_f32();
     float* target = run.target ? run.target + column : nullptr;
-    for (int i = 0; i < run.key_dim; ++i) {
-      const F32x16 k = set_f32(last.key[i]), q = set_f32(last.query[i]);
-      FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
-        const F32x16 s = fma(k, d[v], load_f32(work + i * kWidth + 16 * v));
-        o[v] = fma(q, s, o[v]);
-        if (target) put(target + i * run.target_stride, v, s, count);
+    FORETOKEN_UNROLL for (int piece = 0, i = 0; piece < kDeltaPieces; ++piece) {
+      clear(o);
+      for (const int end = end_of(run, piece); i < end; ++i) {
+        const F32x16 k = set_f32(last.key[i]), q = set_f32(last.query[i]);
+        FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) {
+          const F32x16 s = fma(k, d[v], load_f32(work + i * kWidth + 16 * v));
+          o[v] = fma(q, s, o[v]);
+          if (target) put(target + i * run.target_stride, v, s, count);
+        }
       }
+      Sums::end_piece(o_sums, piece, o);
     }
     FORETOKEN_UNROLL for (int v = 0; v < kVectors; ++v) put(last.out + column, v, o[v], count);
   }

@@ -139,6 +139,7 @@ struct AttentionKernels {
 
 // ---- Gated delta rule (delta.inl).
 
+inline constexpr int kDeltaPieces = 8;    // kKeyPieces of ops/batch.h
 inline constexpr int kDeltaColumns = 64;  // state columns that one thread takes at a time: their block stays in L1
 inline constexpr int kDeltaSingleColumns = 128;  // the same for a lane of a single row, which streams the state once
 
@@ -167,6 +168,7 @@ struct DeltaRow {
 struct DeltaRun {
   const DeltaRow* rows;
   int row_count, key_dim;
+  int piece_keys;       // keys that are summed apart; kDeltaPieces of them hold all
   int columns;          // 1..kDeltaColumns; more for a single row
   const float* source;  // state before the rows: [key_dim] rows of `columns` values
   int64_t source_stride;

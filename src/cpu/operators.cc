@@ -11,6 +11,7 @@ namespace foretoken::cpu {
 
 static_assert(kBlockTokens == kPageTokens);
 static_assert(kSpanBlocks * kBlockTokens == kSpanTokens);
+static_assert(kDeltaPieces == kKeyPieces);
 static_assert(kMaxAttentionDim == checks::kMaxHeadDim);
 static_assert(int(KvFormat::kF32) == 0 && int(KvFormat::kBF16) == 1 && int(KvFormat::kInt8) == 2);
 
@@ -549,6 +550,7 @@ void CpuBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View dt
           kernels_.delta.run({.rows = rows,
                               .row_count = plan.count,
                               .key_dim = key_dim,
+                              .piece_keys = shape.piece_keys(),
                               .columns = std::min(block_columns, value_dim - column),
                               .source = from_lane ? state : saved_block(plan.source),
                               .source_stride = from_lane ? value_dim : kDeltaColumns,

@@ -332,7 +332,7 @@ void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigm
                        .sigmoid_gate = sigmoid_gate,
                        .bf16 = leave_rounded(out),
                        .arrivals = reinterpret_cast<int*>(arrivals_.data())},
-                      c.shape, c.pass.desc, lanes_on_device(c.lanes), c.pass.most_rows, *queue_);
+                      c.shape, c.pass.desc, lanes_on_device(c.lanes), *queue_);
     return;
   }
   begin();
@@ -747,7 +747,7 @@ void CudaBackend::causal_conv(View packed, View weight, const DeltaShape& shape,
   CHECK(weight.stride == weight.cols);
   if (packed.rows == 0) return;
   convolution_ = {packed, weight, out, shape, describe(batch, packed.rows, {}), {lanes.begin(), lanes.end()}};
-  if (!delta_core_runs(shape, convolution_->pass.most_rows, queue_->limits())) finish_delta();
+  if (!delta_core_runs(shape, convolution_->pass.most_rows)) finish_delta();
 }
 
 void CudaBackend::delta_rule(View conv, View beta_alpha, View decay_rate, View dt_bias, const DeltaShape& shape,

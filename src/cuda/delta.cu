@@ -1,9 +1,9 @@
-// The gated delta net: convolution, the delta rule token by token, and replay. A thread owns one column of the state,
-// in registers, for all rows of a lane; the order of operations is the reference's (docs/numerics.md section 5), so
-// prompt, decode, chain, tree and replay have its bits.
+// The gated delta net: convolution, the delta rule token by token, and replay. The order of operations is the
+// reference's (docs/numerics.md section 5), so prompt, decode, chain, tree and replay have its bits.
 #include <cstddef>
 
 #include "cuda/bulk.cuh"
+#include "cuda/delta.cuh"
 #include "cuda/kernels.h"
 
 namespace foretoken::cuda {
@@ -130,187 +130,171 @@ __global__ void __launch_bounds__(128)
   }
 }
 
-constexpr int kColumns = 32;  // columns of one block: a warp
-constexpr int kAhead = 8;     // rows whose keys, queries, values and factors are on their way or in use
+constexpr int kRuleWarps = 4, kWarpColumns = 32 / kKeyPieces, kRuleColumns = kRuleWarps * kWarpColumns;
+constexpr int kStageRows = kRuleWarps;  // a warp brings one of them
+constexpr int kStages = 4;  // the rows in use and the next, rows on their way, and room for those being asked for
+constexpr int kRingRows = kStages * kStageRows;
 
 // What one row brings to a block's columns.
 template <int kKeys>
 struct DeltaRow {
-  float keys[kKeys], queries[kKeys], values[kColumns], decay, beta, unused[2];
+  float keys[KeyPlaces<kKeys>::kFloats], queries[KeyPlaces<kKeys>::kFloats], values[kRuleColumns];
+  float decay, beta, unused[2];
 };
 
-// kKeys: key_dim, or with kPadded at least that: keys beyond key_dim are zeros and change nothing. Without it a row's
-// keys begin at a multiple of sixteen bytes, and every column exists.
+// A column is eight lanes, each with a piece of the keys in registers for all rows of a lane; the columns of a block
+// share what rows bring. kKeys: key_dim, or with kPadded at least that. Without it a row's keys begin at a multiple of
+// sixteen bytes, and every column exists.
 template <int kKeys, bool kPadded>
-__global__ void __launch_bounds__(kColumns)
+__global__ void __launch_bounds__(kRuleWarps * 32)
     delta_kernel(Rows conv, DeltaShape shape, PassDesc pass, DeltaLanes lanes, DeltaScratch scratch, Rows out) {
   begin_kernel();
-  __shared__ __align__(16) DeltaRow<kKeys> ring[kAhead];
-  __shared__ __align__(16) float ancestor_key[kKeys];
+  using Row = DeltaRow<kKeys>;
+  using Places = KeyPlaces<kKeys>;
+  __shared__ __align__(16) Row ring[kRingRows];
   const LaneDesc lane = pass.lanes[blockIdx.z];
   if (lane.rows == 0) return;
   const DeltaMemory memory = lanes[blockIdx.z];
-  const int head = blockIdx.y, key_head = shape.key_head_of(head), thread = threadIdx.x;
-  const int column = blockIdx.x * kColumns + thread;
+  const int head = blockIdx.y, key_head = shape.key_head_of(head), warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31;
+  const int piece = lane_id / kWarpColumns, column_of_block = warp * kWarpColumns + lane_id % kWarpColumns;
+  const int first_column = blockIdx.x * kRuleColumns, column = first_column + column_of_block;
   const bool active = !kPadded || column < shape.value_dim;
   const int key_dim = kPadded ? shape.key_dim : kKeys, key_columns = shape.key_heads * key_dim;
-  float* cells = memory.state + static_cast<int64_t>(head) * key_dim * shape.value_dim + (active ? column : 0);
+  const int piece_keys = kPadded ? shape.piece_keys() : Places::kPiece;
+  const int piece_at = piece * Places::kPitch;  // in rows of keys and queries
+  const int first_key = piece * piece_keys, own_keys = min(piece_keys, max(key_dim - first_key, 0));
+  // Cells of idle lanes are another column's: loaded, never stored.
+  float* const cells =
+      memory.state + (static_cast<int64_t>(head) * key_dim + first_key) * shape.value_dim + (active ? column : 0);
   const int64_t out_at = static_cast<int64_t>(head) * shape.value_dim + (active ? column : 0);
   const int64_t tape_stride = static_cast<int64_t>(shape.value_heads) * shape.value_dim;
 
-  // Rows are asked for in order; threads 0 and 1 bring the factors.
-  using Row = DeltaRow<kKeys>;
-  constexpr int kOfThread = kPadded ? 0 : 4;  // keys
-  static_assert(kPadded || kKeys <= kColumns * kOfThread);
-  const int64_t key_at = lane.first_row * int64_t{key_columns} + key_head * key_dim + thread * kOfThread,
-                factor_at = lane.first_row * int64_t{shape.value_heads} + head;
-  const float *next_keys = scratch.key + key_at, *next_queries = scratch.query + key_at,
-              *next_values = conv.data + lane.first_row * conv.stride + 2 * key_columns + out_at,
-              *next_factor = (thread == 0 ? scratch.decay : scratch.beta) + factor_at;
-  const uint32_t ring_at = kept(shared_address(ring) + static_cast<uint32_t>(thread) * 4);
-  const auto request = [&](int r) {
-    const uint32_t to = ring_at + static_cast<uint32_t>(r % kAhead * sizeof(Row));
+  // Rows are asked for in order, a stage at a time, and each warp brings its own of a stage: sixteen bytes of keys and
+  // queries a lane (kPadded: every 32nd of them), and a value or a factor.
+  constexpr int kCopies = kPadded ? 2 : kKeys / 64;
+  const int64_t first_row = lane.first_row + int64_t{warp}, key_stride = int64_t{kStageRows} * key_columns;
+  const float* from[kCopies];
+  uint32_t to[kCopies];
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const int n = i * 32 + lane_id;
+    const bool is_query = kPadded ? i == 1 : n >= kKeys / 4;
+    const int k = kPadded ? lane_id : n % (kKeys / 4) * 4;
+    from[i] = (is_query ? scratch.query : scratch.key) + first_row * key_columns + key_head * key_dim + k;
+    to[i] = static_cast<uint32_t>((is_query ? offsetof(Row, queries) : offsetof(Row, keys)) +
+                                  static_cast<size_t>(kPadded ? 0 : Places::of(k)) * 4);
+  }
+  const bool is_value = lane_id<kRuleColumns, is_beta = lane_id> kRuleColumns;
+  const bool exists = !kPadded || !is_value || first_column + lane_id < shape.value_dim;
+  const float* small = is_value
+                           ? conv.data + first_row * conv.stride + 2 * key_columns +
+                                 static_cast<int64_t>(head) * shape.value_dim + (exists ? first_column + lane_id : 0)
+                           : (is_beta ? scratch.beta : scratch.decay) + first_row * shape.value_heads + head;
+  const int64_t small_stride = kStageRows * (is_value ? conv.stride : int64_t{shape.value_heads});
+  const uint32_t small_to = static_cast<uint32_t>(is_value ? offsetof(Row, values) + static_cast<size_t>(lane_id) * 4
+                                                           : (is_beta ? offsetof(Row, beta) : offsetof(Row, decay)));
+  const uint32_t ring_at = kept(shared_address(ring));
+  const auto request = [&](int first) {
+    const int r = first + warp;
     if (r < lane.rows) {
-      if constexpr (kPadded) {
-        for (int k = thread, at = 0; k < kKeys; k += kColumns, at += kColumns * 4) {
-          copy_4(to + offsetof(Row, keys) + at, next_keys + (k < key_dim ? k : 0), k < key_dim);
-          copy_4(to + offsetof(Row, queries) + at, next_queries + (k < key_dim ? k : 0), k < key_dim);
+      const uint32_t at = ring_at + static_cast<uint32_t>(r % kRingRows * static_cast<int>(sizeof(Row)));
+#pragma unroll
+      for (int i = 0; i < kCopies; ++i) {
+        if constexpr (kPadded) {
+          for (int k = lane_id; k < key_dim; k += 32)
+            copy_4(at + to[i] + static_cast<uint32_t>((k / piece_keys * Places::kPitch + k % piece_keys) * 4),
+                   from[i] + (k - lane_id), true);
+        } else {
+          copy_16(at + to[i], from[i]);
         }
-      } else if (thread * kOfThread < kKeys) {
-        copy_16(to + offsetof(Row, keys) + thread * 12, next_keys);
-        copy_16(to + offsetof(Row, queries) + thread * 12, next_queries);
+        from[i] += key_stride;
       }
-      copy_4(to + offsetof(Row, values), next_values, active);
-      if (thread < 2) copy_4(to + offsetof(Row, decay), next_factor, true);
-      next_keys += key_columns, next_queries += key_columns, next_values += conv.stride;
-      next_factor += shape.value_heads;
+      if (lane_id < kRuleColumns + 2) copy_4(at + small_to, small, exists);
+      small += small_stride;
     }
     commit_copies();
   };
-  for (int r = 0; r < kAhead; ++r) request(r);
+  for (int stage = 0; stage + 1 < kStages; ++stage) request(stage * kStageRows);
 
-  float state[kKeys];
-  // Cells of idle threads are their block's first: loaded, never stored.
-  const auto load_state = [&] {
-    const float* p = cells;
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      state[i] = !kPadded || i < key_dim ? *p : 0.0f;
-      if (!kPadded || i + 1 < key_dim) p += shape.value_dim;
-      asm volatile(
-          ""
-          : "+l"(
-              p)::"memory");  // an address at a time: 128 of them, kept for the next load, would not fit the registers
-    }
+  RuleLane<kKeys, 1, 1, true, kPadded> rule(own_keys);
+  typename RuleLane<kKeys, 1, 1, true, kPadded>::Keys keys, next_keys;
+  rule.load(cells, shape.value_dim);
+  float u[1] = {};
+  // The first piece's lanes store the output, the second's what the tape keeps.
+  const bool keeps_delta = piece == 1;
+  float* result = keeps_delta ? memory.tape.delta + out_at : out.data + lane.first_row * out.stride + out_at;
+  const int64_t result_stride = keeps_delta ? tape_stride : out.stride;
+  const int first_result = !active || piece > 1 ? lane.rows : keeps_delta ? lane.settled : 0;
+  const auto put = [&](int r, float d, float o) {
+    if (r >= first_result) *result = keeps_delta ? d : o;
+    result += result_stride;
   };
-  const auto store_state = [&] {
-    if (!active) return;
-    float* p = cells;
-#pragma unroll
-    for (int i = 0; i < kKeys; ++i) {
-      if (!kPadded || i < key_dim) *p = state[i];
-      p += shape.value_dim;
-      asm volatile("" : "+l"(p)::"memory");
-    }
+  const auto delta_of = [&](const Row& row) {
+    return __fmul_rn(row.beta, __fsub_rn(row.values[column_of_block], u[0]));
   };
-  load_state();
-  int done = -1;       // the lane's row whose state is held; -1: the committed one
-  bool begun = false;  // the state is decayed for the row that comes, and u is its product with the key
-  float u = 0;
-  float *result = out.data + lane.first_row * out.stride + out_at, *delta = memory.tape.delta + out_at;
+  // Rows of a stage and the first behind it are there when the stage begins.
+  const auto begin_stage = [&](int first) {
+    wait_copies<kStages - 3>();
+    __syncthreads();  // nobody needs the rows before any more
+    request(first + (kStages - 1) * kStageRows);
+  };
+  // A row that another follows.
+  const auto pass_row = [&](int r, const Row& now, const Row& next, const auto& keys_now, auto& keys_next) {
+    const float d[1] = {delta_of(now)};
+    float o[1];
+    rule.pass(keys_now, d, now.queries + piece_at, next.decay, next.keys + piece_at, keys_next, o, u);
+    put(r, d[0], o[0]);
+  };
+  int done = -1;  // the lane's row whose state is held; -1: the committed one
 #pragma unroll 1
-  for (int r = 0; r < lane.rows; ++r) {
-    const Row& now = ring[r % kAhead];
-    const Row& next = ring[(r + 1) % kAhead];
-    wait_copies<kAhead - 2>();  // this row and the next are here
-    __syncwarp();
-    const bool boundary = r + 1 == lane.settled;
-    // The next row of a chain begins where this one ends: both run at once.
-    bool begins = !boundary && r + 1 < lane.rows;
-    if (!lane.chain) {
+  for (int r = 0; r < lane.rows;) {
+    if (!lane.chain && pass.rows[lane.first_row + r].parent != done) {
+      // A sibling came between: the parent's state again, from the tape, where this warp wrote its columns.
+      __syncwarp();
+      rule.load(cells, shape.value_dim);
       const RowDesc desc = pass.rows[lane.first_row + r];
-      begins = begins && pass.rows[lane.first_row + r + 1].parent == r;
-      if (desc.parent != done) {
-        // A sibling came between: the parent's state again, from the tape.
-        load_state();
-        begun = false;
-        const int32_t* path = pass.paths + desc.path;
+      const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
-        for (int j = lane.settled; j < desc.depth; ++j) {
-          const int64_t ancestor = path[j];
-          const float decay = memory.tape.decay[ancestor * shape.value_heads + head];
-          const float d = active ? memory.tape.delta[ancestor * tape_stride + out_at] : 0.0f;
-          const float* k = memory.tape.key + ancestor * key_columns + static_cast<int64_t>(key_head) * key_dim;
-          __syncwarp();
-          for (int i = thread; i < kKeys; i += kColumns) ancestor_key[i] = i < key_dim ? k[i] : 0.0f;
-          __syncwarp();
-#pragma unroll
-          for (int i = 0; i < kKeys; i += 4) {
-            const float4 four = *reinterpret_cast<const float4*>(&ancestor_key[i]);
-            state[i] = fma(four.x, d, __fmul_rn(decay, state[i]));
-            state[i + 1] = fma(four.y, d, __fmul_rn(decay, state[i + 1]));
-            state[i + 2] = fma(four.z, d, __fmul_rn(decay, state[i + 2]));
-            state[i + 3] = fma(four.w, d, __fmul_rn(decay, state[i + 3]));
-          }
-        }
+      for (int j = lane.settled; j < desc.depth; ++j) {
+        const int64_t ancestor = path[j];
+        const float* keys_there = memory.tape.key + ancestor * key_columns + key_head * key_dim + first_key;
+        const float d[1] = {active ? memory.tape.delta[ancestor * tape_stride + out_at] : 0.0f};
+        rule.replay(memory.tape.decay[ancestor * shape.value_heads + head], d,
+                    [&](int, int, int key) { return keys_there[key]; });
       }
     }
-    if (!begun) {
-      u = 0;
+    // The last row before the state is stored, or before one that does not continue it.
+    int last = (r < lane.settled ? lane.settled : lane.rows) - 1;
+    if (!lane.chain)
+      for (int i = r; i < last; ++i)
+        if (pass.rows[lane.first_row + i + 1].parent != i) last = i;
+    if (r % kStageRows == 0) begin_stage(r);
+    rule.enter(ring[r % kRingRows].decay, ring[r % kRingRows].keys + piece_at, keys, u);
+#pragma unroll 1
+    while (r < last) {
+      if (r % kStageRows == 0 && r + kStageRows <= last) {
+        const Row* stage = &ring[r % kRingRows];
 #pragma unroll
-      for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&now.keys[i]);
-        const float kk[4] = {k.x, k.y, k.z, k.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          state[i + j] = __fmul_rn(now.decay, state[i + j]);
-          u = fma(kk[j], state[i + j], u);
+        for (int i = 0; i + 1 < kStageRows; i += 2) {
+          pass_row(r + i, stage[i], stage[i + 1], keys, next_keys);
+          pass_row(r + i + 1, stage[i + 1], i + 2 < kStageRows ? stage[i + 2] : ring[(r + kStageRows) % kRingRows],
+                   next_keys, keys);
         }
+        r += kStageRows;
+        begin_stage(r);
+      } else {
+        pass_row(r, ring[r % kRingRows], ring[(r + 1) % kRingRows], keys, next_keys);
+        keys = next_keys;
+        if (++r % kStageRows == 0) begin_stage(r);
       }
     }
-    const float d = __fmul_rn(now.beta, __fsub_rn(now.values[thread], u)), decay = next.decay;
-    asm volatile("" ::: "memory");  // keys are read again, not kept
-    float o = 0;
-    if (begins) {
-      u = 0;
-#pragma unroll
-      for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&now.keys[i]),
-                     q = *reinterpret_cast<const float4*>(&now.queries[i]),
-                     n = *reinterpret_cast<const float4*>(&next.keys[i]);
-        const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w}, nn[4] = {n.x, n.y, n.z, n.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          const float s = fma(kk[j], d, state[i + j]);
-          o = fma(qq[j], s, o);
-          state[i + j] = __fmul_rn(decay, s);
-          u = fma(nn[j], state[i + j], u);
-        }
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kKeys; i += 4) {
-        const float4 k = *reinterpret_cast<const float4*>(&now.keys[i]),
-                     q = *reinterpret_cast<const float4*>(&now.queries[i]);
-        const float kk[4] = {k.x, k.y, k.z, k.w}, qq[4] = {q.x, q.y, q.z, q.w};
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          state[i + j] = fma(kk[j], d, state[i + j]);
-          o = fma(qq[j], state[i + j], o);
-        }
-      }
-    }
-    begun = begins;
-    done = r;
-    if (active) *result = o;
-    if (active && r >= lane.settled) *delta = d;
-    result += out.stride, delta += tape_stride;
-    if (boundary) {
-      store_state();
-      __threadfence_block();
-    }
-    __syncwarp();
-    request(r + kAhead);
+    const Row& now = ring[r % kRingRows];
+    const float d[1] = {delta_of(now)};
+    float o[1];
+    rule.finish(keys, d, now.queries + piece_at, o);
+    put(r, d[0], o[0]);
+    if (r + 1 == lane.settled && active) rule.store(cells, shape.value_dim);
+    done = r++;
   }
 }
 
@@ -388,15 +372,14 @@ void launch_delta_rule(Rows conv, Rows beta_alpha, const float* decay_rate, cons
                        const DeltaScratch& scratch, Rows out, Queue& queue) {
   Launch{dim3(blocks(2 * shape.key_heads + 1, 4), static_cast<unsigned>(pass.row_count)), 128, 0, queue}(
       prepare_kernel, conv, beta_alpha, decay_rate, dt_bias, shape, pass, lanes, scratch);
-  const dim3 grid(blocks(shape.value_dim, kColumns), static_cast<unsigned>(shape.value_heads),
+  const dim3 grid(blocks(shape.value_dim, kRuleColumns), static_cast<unsigned>(shape.value_heads),
                   static_cast<unsigned>(pass.lane_count));
   const auto launch = [&](auto kernel) {
-    Launch{grid, kColumns, 0, queue}(kernel, conv, shape, pass, lanes, scratch, out);
+    Launch{grid, kRuleWarps * 32, 0, queue}(kernel, conv, shape, pass, lanes, scratch, out);
   };
-  const bool whole = shape.value_dim % kColumns == 0;
+  const bool whole = shape.value_dim % kRuleColumns == 0;
   if (whole && shape.key_dim == 128) launch(delta_kernel<128, false>);
   else if (whole && shape.key_dim == 64) launch(delta_kernel<64, false>);
-  else if (shape.key_dim <= 16) launch(delta_kernel<16, true>);
   else launch(delta_kernel<128, true>);
 }
 

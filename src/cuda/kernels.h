@@ -217,7 +217,7 @@ inline constexpr int kMaxKeyDim = 128;
 
 // Convolution, delta rule and gated norm of few rows as one kernel; the same bits. Values of the convolution are
 // written too.
-bool delta_core_runs(const DeltaShape& shape, int most_rows, const Limits& limits);
+bool delta_core_runs(const DeltaShape& shape, int most_rows);
 struct DeltaCore {
   Rows packed, conv, beta_alpha, gate, out;
   const float *weight = nullptr, *decay_rate = nullptr, *dt_bias = nullptr, *norm = nullptr;
@@ -227,7 +227,7 @@ struct DeltaCore {
   int* arrivals = nullptr;  // [lanes * key heads], zeros before and after
 };
 void launch_delta_core(const DeltaCore& core, const DeltaShape& shape, const PassDesc& pass, const DeltaLanes& lanes,
-                       int most_rows, Queue& queue);
+                       Queue& queue);
 // The same rows of many tapes; `rows` holds their number, then themselves.
 void launch_commit_delta(const DeltaShape& shape, const DeltaMemory* lanes, int lane_count, const int32_t* rows,
                          Queue& queue);

@@ -72,17 +72,6 @@ int wide_groups(int64_t items_of_one, int most, const Limits& limits) {
   return best;
 }
 
-int core_rows(int dim, const Limits& limits) {
-  for (const int rows : {kMostCoreRows, kFewCoreRows})
-    if (core_bytes(dim, rows) <= limits.block_shared) return rows;
-  return 0;
-}
-
-bool core_relays(int dim, int rows, int64_t blocks, const Limits& limits) {
-  return blocks <= limits.multiprocessors ||
-         2 * (core_bytes(dim, rows) + kReservedShared) > limits.multiprocessor_shared;
-}
-
 namespace {
 
 int64_t places(int64_t units) { return units <= 2 ? units : units <= 4 ? 4 : (units + 7) / 8 * 8; }

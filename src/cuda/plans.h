@@ -69,18 +69,18 @@ int wide_groups(int64_t items_of_one, int most, const Limits& limits);
 
 // ---- The delta net of few rows (delta_core.cu)
 
-inline constexpr int kCoreTaps = 4, kCoreChunkRows = 8, kMostCoreRows = 32, kFewCoreRows = 16;
-// State, keys of `rows`, queries and values of a chunk, the window, what is relayed (of few rows in the state's room),
-// a few words.
-constexpr size_t core_bytes(int dim, int rows) {
-  const int fixed = dim * dim + 2 * kCoreChunkRows * dim + (kCoreChunkRows + kCoreTaps - 1) * 3 * dim +
-                    (rows == kMostCoreRows ? 5 * dim : 0);
-  return static_cast<size_t>(fixed + rows * dim) * 4 + 128;
+inline constexpr int kCoreTaps = 4, kCoreChunkRows = 8;
+inline constexpr int kMostCoreRows = 32;  // of a lane
+constexpr int core_threads(int dim) { return 2 * dim; }
+// Keys of all rows, queries of a chunk, its values, the window, a few words.
+constexpr size_t core_bytes(int dim) {
+  const int pieces = dim + 4 * kKeyPieces;  // floats of a row of keys
+  return static_cast<size_t>((kMostCoreRows + kCoreChunkRows) * pieces +
+                             (kCoreChunkRows + 3 * (kCoreChunkRows + kCoreTaps - 1)) * dim) *
+             4 +
+         256;
 }
-// Rows of a lane at most: one of the two, or 0 where neither fits.
-int core_rows(int dim, const Limits& limits);
-// Whether `blocks` of threads relay: each has a multiprocessor for itself, of the others it has two where they fit.
-bool core_relays(int dim, int rows, int64_t blocks, const Limits& limits);
+static_assert(core_bytes(128) <= kLeastShared);
 
 // ---- Attention (attention.cu, attention_tiles.cu)
 

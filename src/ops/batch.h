@@ -14,6 +14,7 @@ namespace foretoken {
 
 inline constexpr int kPageTokens = 32;  // sequence positions per K/V page; also the softmax block of attention
 inline constexpr int kSpanTokens = 512; // positions per attention span; spans are merged in ascending order
+inline constexpr int kKeyPieces = 8;    // pieces of the keys that the delta rule sums apart; neighbours are folded
 
 struct RowInput {
   TokenId token = -1;                    // row of the embedding table, or
@@ -76,6 +77,7 @@ struct DeltaShape {
   // (Qwen3-Next).
   bool grouped = false;
 
+  constexpr int piece_keys() const { return (key_dim + kKeyPieces - 1) / kKeyPieces; }  // the last pieces may have less
   constexpr int channels() const { return 2 * key_heads * key_dim + value_heads * value_dim; }
   constexpr int key_head_of(int value_head) const {
     return grouped ? value_head / (value_heads / key_heads) : value_head % key_heads;

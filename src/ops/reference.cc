@@ -578,6 +578,20 @@ class ReferenceBackend final : public Backend {
     }
   }
 
+  // Pieces of consecutive keys, each in ascending order from +0, then folds of neighbours; a piece without a key is +0
+  // and takes part. `add(i, sum)`: the sum with key i's term.
+  template <class Add>
+  static float sum_over_keys(const DeltaShape& shape, Add add) {
+    float piece[kKeyPieces] = {};
+    for (int i = 0; i < shape.key_dim; ++i) {
+      float& sum = piece[i / shape.piece_keys()];
+      sum = add(i, sum);
+    }
+    for (int n = kKeyPieces / 2; n > 0; n /= 2)
+      for (int j = 0; j < n; ++j) piece[j] = piece[2 * j] + piece[2 * j + 1];
+    return piece[0];
+  }
+
   // One token in every head: updates `state`, and leaves tape row `tape_row` when `tape` is given.
   static void delta_row(const float* conv, const float* beta_alpha, const float* decay_rate, const float* dt_bias,
                         const DeltaShape& shape, float* state, const DeltaTape* tape, int64_t tape_row, float* out) {
@@ -600,17 +614,15 @@ class ReferenceBackend final : public Backend {
           canonical::exp(decay_rate[h] * canonical::softplus(beta_alpha[shape.value_heads + h] + dt_bias[h]));
       float* head = state + int64_t{h} * key_dim * value_dim;
       for (int c = 0; c < value_dim; ++c) {
-        float u = 0;
-        for (int i = 0; i < key_dim; ++i)
-          u = fma(k[static_cast<size_t>(i)], decay * head[int64_t{i} * value_dim + c], u);
+        const float u = sum_over_keys(shape, [&](int i, float sum) {
+          return fma(k[static_cast<size_t>(i)], decay * head[int64_t{i} * value_dim + c], sum);
+        });
         const float d = beta * (v[c] - u);
-        float o = 0;
-        for (int i = 0; i < key_dim; ++i) {
+        out[h * value_dim + c] = sum_over_keys(shape, [&](int i, float sum) {
           float& s = head[int64_t{i} * value_dim + c];
           s = fma(k[static_cast<size_t>(i)], d, decay * s);
-          o = fma(q[static_cast<size_t>(i)], s, o);
-        }
-        out[h * value_dim + c] = o;
+          return fma(q[static_cast<size_t>(i)], s, sum);
+        });
         if (tape) tape->delta[(tape_row * shape.value_heads + h) * value_dim + c] = d;
       }
       if (!tape) continue;

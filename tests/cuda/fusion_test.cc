@@ -85,7 +85,6 @@ class CudaFusion : public ::testing::Test {
 
   void expect_same_without_wide(size_t most_shared);
   void expect_same_gates(size_t most_shared);
-  void expect_delta_net();
   void expect_rows_alone_of_chains();
 
   std::unique_ptr<Backend> backend_;
@@ -326,12 +325,7 @@ TEST_F(CudaFusion, ExpertsSumNorm) {
 }
 
 // Convolution, delta rule and gated norm of chains and trees of several lanes, everything that they write.
-TEST_F(CudaFusion, DeltaNet) { expect_delta_net(); }
-TEST_F(CudaFusion, DeltaNetOfASmallerDevice) {
-  backend_ = *make_cuda_backend({.most_shared = kSmallShared});
-  expect_delta_net();
-}
-void CudaFusion::expect_delta_net() {
+TEST_F(CudaFusion, DeltaNet) {
   mark_ = backend_->allocate(64);
   const std::vector<int16_t> tree = {-1, 0, 1, 1, 2, 3, 4, 0, 7, 5, 9, 10, 6};  // 13 rows: over a chunk of eight
   struct Plan {
