@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <vector>
 
 #include "numerics/dtype.h"
@@ -26,9 +27,10 @@ bool Admission::same_bits(const Part& part, Queue& queue) {
   const size_t inputs = static_cast<size_t>((kTriedRows + 63) / 64 * 64 * padded_cols(part.cols));
   std::vector<Bf16> values(inputs);
   uint64_t state = static_cast<uint64_t>(part.rows) * 1000003 + static_cast<uint64_t>(part.cols);
-  for (Bf16& v : values) {
+  for (size_t i = 0; i < inputs; ++i) {  // of another magnitude in every super-block
     state = state * 6364136223846793005u + 1442695040888963407u;
-    v = to_bf16(static_cast<float>(static_cast<int32_t>(state >> 32)) * 0x1p-31f);
+    values[i] = to_bf16(
+        std::ldexp(static_cast<float>(static_cast<int32_t>(state >> 32)), static_cast<int>(i / 256 * 7 % 24) - 43));
   }
   Buffer x = device_memory(inputs * sizeof(uint16_t)), differences = device_memory(sizeof(int));
   check(cudaMemcpyAsync(x.data(), values.data(), x.size(), cudaMemcpyHostToDevice, queue.stream()), "an upload");

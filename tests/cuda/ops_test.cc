@@ -182,6 +182,50 @@ TEST_F(CudaOps, ProductsOfEveryFormat) {
   }
 }
 
+// Inputs of Q4_K are f16 by a power of two of their row and super-block: whatever their magnitudes, sums are within rounding of the sum in
+// double of the bf16 inputs, relative to what was added up.
+TEST_F(CudaOps, ProductsOfEveryMagnitude) {
+  Random random(14);
+  Backend& backend = tested_backend();
+  const int64_t outputs = 64, cols = 768;
+  const int rows = 40;
+  for (const QuantFormat format : {QuantFormat::kQ4_K, QuantFormat::kQ6_K}) {
+    const std::vector<std::byte> bytes = random_weight(random, format, outputs, cols);
+    std::vector<float> w(static_cast<size_t>(outputs * cols));
+    for (int64_t o = 0; o < outputs; ++o)
+      dequantize(format, std::span(bytes).subspan(static_cast<size_t>(o) * row_bytes(format, cols), row_bytes(format, cols)),
+                 std::span(w).subspan(static_cast<size_t>(o * cols), static_cast<size_t>(cols)));
+    const MatrixSource source{"weight", format, outputs, cols, bytes, {}, {}};
+    const MatrixPtr matrix = backend.pack({&source, 1});
+    Matrix2 x = Matrix2::random(random, rows, cols), out(rows, outputs), alone(1, outputs);
+    for (int r = 0; r < rows; ++r)
+      for (int64_t c = 0; c < cols; ++c) {
+        const int64_t block = c / 256;
+        float& v = x.at(r, c);
+        if (r % 5 == 0) v *= 0x1p-90f;
+        if (r % 5 == 1) v *= 0x1p60f;
+        if (r % 5 == 2) v *= block == 1 ? 0x1p-20f : 1.0f;
+        if (r % 5 == 3 && c % 256 != 17) v *= 0x1p-12f;         // one input outshines the others of its super-block
+        if (r % 5 == 4 && (block == 0 || c % 256 != 3)) v = 0;  // nothing, or one input
+        v = to_float(to_bf16(v));
+      }
+    backend.linear(x.view(), *matrix, out.view());
+    for (int r = 0; r < rows; ++r) {
+      for (int64_t o = 0; o < outputs; ++o) {
+        double sum = 0, size = 0;
+        for (int64_t k = 0; k < cols; ++k) {
+          const double term = double{w[static_cast<size_t>(o * cols + k)]} * double{x.at(r, k)};
+          sum += term, size += std::fabs(term);
+        }
+        ASSERT_LE(std::fabs(double{out.at(r, o)} - sum), 1e-5 * size) << format_info(format).name << ", row " << r << ", output " << o;
+      }
+      backend.linear(x.row(r), *matrix, alone.view());
+      expect_same_bits(alone.row(0), out.row(r), "row " + std::to_string(r));
+    }
+    EXPECT_TRUE(is_informative(out.view()));
+  }
+}
+
 // Several parts in one matrix, reordered rows and columns.
 TEST_F(CudaOps, PartsAndOrders) {
   Random random(13);
