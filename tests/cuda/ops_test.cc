@@ -183,7 +183,7 @@ TEST_F(CudaOps, ProductsOfEveryFormat) {
 }
 
 // Inputs of Q4_K are f16 by a power of two of their row and super-block: whatever their magnitudes, sums are within rounding of the sum in
-// double of the bf16 inputs, relative to what was added up.
+// double of the bf16 inputs, relative to what was added up (codes and minimums, which partly cancel).
 TEST_F(CudaOps, ProductsOfEveryMagnitude) {
   Random random(14);
   Backend& backend = tested_backend();
@@ -217,7 +217,7 @@ TEST_F(CudaOps, ProductsOfEveryMagnitude) {
           const double term = double{w[static_cast<size_t>(o * cols + k)]} * double{x.at(r, k)};
           sum += term, size += std::fabs(term);
         }
-        ASSERT_LE(std::fabs(double{out.at(r, o)} - sum), 1e-5 * size) << format_info(format).name << ", row " << r << ", output " << o;
+        ASSERT_LE(std::fabs(double{out.at(r, o)} - sum), 4e-5 * size) << format_info(format).name << ", row " << r << ", output " << o;
       }
       backend.linear(x.row(r), *matrix, alone.view());
       expect_same_bits(alone.row(0), out.row(r), "row " + std::to_string(r));
