@@ -486,8 +486,8 @@ size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t un
 }
 
 void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows,
-                      const SpanPlan& plan, const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16,
-                      Queue& queue) {
+                      const SpanPlan& plan, const SpanItem* items, const KvLayout& layout, int layer, float* partial,
+                      Rows out, uint16_t* bf16, Queue& queue) {
   const SpanTask task{.queries = queries,
                       .packed = packed,
                       .out = out,
@@ -500,7 +500,7 @@ void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const P
                       .head_groups = 1,
                       .partial = partial,
                       .bf16 = bf16};
-  if (plan.tiles > 0) run_tiles(task, plan, pass.lane_count, rows, queue);
+  if (plan.tiles > 0) run_tiles(task, plan, items, rows, queue);
   else if (layout.format == KvFormat::kF32) run_spans<KvFormat::kF32>(task, rows, queue);
   else if (layout.format == KvFormat::kBF16) run_spans<KvFormat::kBF16>(task, rows, queue);
   else run_spans<KvFormat::kInt8>(task, rows, queue);

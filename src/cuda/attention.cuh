@@ -20,7 +20,8 @@ struct SpanTask {
 // What attention_tiles.cu takes beside it: units are its spans, or whole groups (plans.h).
 struct TileTask {
   SpanTask span;
-  int end_row, stages, spans_of_unit, items;
+  const SpanItem* items;
+  int end_row, stages, spans_of_unit;
 };
 
 // 2^x: the unit's own, a function of x alone; one at zero, zero at minus infinity.
@@ -78,6 +79,6 @@ FORETOKEN_DEVICE float carry_sums(const float* sums, const float* factor, int us
 }
 
 // `rows` from span.first_row on, by a plan with tiles (attention_tiles.cu).
-void run_tiles(const SpanTask& span, const SpanPlan& plan, int lanes, int rows, Queue& queue);
+void run_tiles(const SpanTask& span, const SpanPlan& plan, const SpanItem* items, int rows, Queue& queue);
 
 }  // namespace foretoken::cuda

@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
   const int group = shape.query_heads / shape.kv_heads, kv_head = blockIdx.y;
 
   // ---- Which queries. Descriptions come from the host: they are there before the kernel before ends.
-  const int item = blockIdx.z % task.items;
-  const LaneDesc owner = span.pass.lanes[blockIdx.z / task.items];
+  const auto [lane_at, item] = task.items[blockIdx.z];
+  const LaneDesc owner = span.pass.lanes[lane_at];
   const int unit_tokens = task.spans_of_unit * kTileSpan;
   const int64_t begin = static_cast<int64_t>(blockIdx.x) * unit_tokens;
   const int first_row = max(owner.first_row, span.first_row), end_row = min(owner.first_row + owner.rows, task.end_row);
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
     }
     request();
     if (stage < -1) continue;
-    if (stage == -1) {                               // ---- Queries in halves.
+    if (stage == -1) {                                                  // ---- Queries in halves.
       constexpr int kTogether = kTiles == 1 ? 2 : kTiles == 3 ? 3 : 4;  // that are on their way
       static_assert(kQueries / kTileWarps % kTogether == 0);
 #pragma unroll 1
@@ -523,9 +523,10 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
 }
 
 template <int kDim>
-void launch(const TileTask& task, int tiles, int lanes, Queue& queue) {
+void launch(const TileTask& task, const SpanPlan& plan, Queue& queue) {
+  const int tiles = plan.tiles;
   const Launch launch{dim3(static_cast<unsigned>(task.span.spans), static_cast<unsigned>(task.span.shape.kv_heads),
-                           static_cast<unsigned>(lanes * task.items)),
+                           static_cast<unsigned>(plan.items)),
                       kThreads, tile_bytes(kDim, tiles, task.stages), queue};
   if (tiles == 1) launch(tile_kernel<kDim, 1>, task);
   else if (tiles == 2) launch(tile_kernel<kDim, 2>, task);
@@ -535,19 +536,19 @@ void launch(const TileTask& task, int tiles, int lanes, Queue& queue) {
 
 }  // namespace
 
-void run_tiles(const SpanTask& span, const SpanPlan& plan, int lanes, int rows, Queue& queue) {
+void run_tiles(const SpanTask& span, const SpanPlan& plan, const SpanItem* items, int rows, Queue& queue) {
   const TileTask task{.span = span,
+                      .items = items,
                       .end_row = span.first_row + rows,
                       .stages = plan.stages,
-                      .spans_of_unit = plan.unit_tokens / kTileSpan,
-                      .items = plan.items};
+                      .spans_of_unit = plan.unit_tokens / kTileSpan};
   switch (span.shape.dim) {
     case 64:
-      return launch<64>(task, plan.tiles, lanes, queue);
+      return launch<64>(task, plan, queue);
     case 128:
-      return launch<128>(task, plan.tiles, lanes, queue);
+      return launch<128>(task, plan, queue);
     default:
-      return launch<256>(task, plan.tiles, lanes, queue);
+      return launch<256>(task, plan, queue);
   }
 }
 

@@ -625,6 +625,8 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
   Described& last = described_[pages.empty() ? 0 : 1];
   if (last.epoch == queue_->epoch() && last.rows == rows && last.numbers == numbers_) return last.pass;
   Pass pass;
+  last.lanes.clear();
+  last.items = nullptr;
   lanes_.clear();
   rows_.assign(static_cast<size_t>(rows), RowDesc{});
   paths_.clear();
@@ -637,7 +639,7 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
       desc.pages = reinterpret_cast<const uint64_t*>(queue_->put(pages[l].data(), pages[l].size_bytes()));
     lanes_.push_back(desc);
     pass.any_settled = pass.any_settled || lane.settled > 0;
-    pass.any_tree = pass.any_tree || !chain;
+    last.lanes.push_back({lane.rows, !chain});
     pass.most_rows = std::max(pass.most_rows, lane.rows);
     const int chain_path = static_cast<int>(paths_.size());
     if (chain)  // every row's path is the beginning of the last row's
@@ -695,6 +697,17 @@ void CudaBackend::attention_inputs(View packed, View q_norm, View k_norm, View r
                           *queue_);
 }
 
+const SpanItem* CudaBackend::items_of_pass(int group, const SpanPlan& plan) {
+  Described& pass = described_[1];
+  if (plan.tiles == 0 || (pass.items && pass.item_group == group && pass.item_tiles == plan.tiles)) return pass.items;
+  std::vector<SpanItem> items;
+  for (size_t l = 0; l < pass.lanes.size(); ++l)
+    for (int i = 0; i < items_of(pass.lanes[l], group, plan.tiles); ++i) items.push_back({static_cast<int>(l), i});
+  pass.item_group = group;
+  pass.item_tiles = plan.tiles;
+  return pass.items = queue_->put(std::span<const SpanItem>(items));
+}
+
 void CudaBackend::attention(View queries, View packed, const AttentionShape& shape, const Batch& batch,
                             std::span<const PageTable> pages, const KvLayout& layout, int layer, View out) {
   begin();
@@ -707,10 +720,9 @@ void CudaBackend::attention(View queries, View packed, const AttentionShape& sha
                                     .dim = shape.head_dim,
                                     .format = layout.format,
                                     .most_visible = pass.most_visible,
-                                    .lanes = pass.desc.lane_count,
-                                    .most_rows = pass.most_rows,
-                                    .trees = pass.any_tree},
+                                    .lanes = described_[1].lanes},
                                    queue_->limits());
+  const SpanItem* items = items_of_pass(shape.query_heads / shape.kv_heads, plan);
   const int64_t per_row = static_cast<int64_t>(attention_partial_floats(1, heads, plan.units));
   const int64_t at_once = plan.units == 1
                               ? packed.rows
@@ -719,7 +731,7 @@ void CudaBackend::attention(View queries, View packed, const AttentionShape& sha
   uint16_t* bf16 = leave_rounded(out);
   for (int64_t first = 0; first < packed.rows; first += at_once)
     launch_attention(rows_of(queries), rows_of(packed), heads, pass.desc, static_cast<int>(first),
-                     static_cast<int>(std::min(at_once, packed.rows - first)), plan, layout, layer, partial,
+                     static_cast<int>(std::min(at_once, packed.rows - first)), plan, items, layout, layer, partial,
                      rows_of(out), bf16, *queue_);
 }
 

@@ -13,6 +13,7 @@
 #include "cuda/admission.h"
 #include "cuda/kernels.h"
 #include "cuda/memory.h"
+#include "cuda/plans.h"
 #include "cuda/queue.h"
 #include "cuda/transfers.h"
 #include "ops/ops.h"
@@ -94,7 +95,7 @@ class CudaBackend final : public Backend {
     PassDesc desc;
     int64_t most_visible = 0;
     int most_rows = 0;  // of one lane
-    bool any_settled = false, any_tree = false;
+    bool any_settled = false;
   };
   // The last description of each kind, and what it was made of: most operators of a pass ask for the same one.
   struct Described {
@@ -102,7 +103,12 @@ class CudaBackend final : public Backend {
     int64_t rows = 0;
     std::vector<int64_t> numbers;  // of every lane, parents and page addresses
     Pass pass;
+    std::vector<SpanLane> lanes;
+    int item_group = 0, item_tiles = 0;  // of `items`, on the device
+    const SpanItem* items = nullptr;
   };
+  // The blocks of threads that a plan with tiles asks for, of the pass that was described last.
+  const SpanItem* items_of_pass(int group, const SpanPlan& plan);
   const Pass& describe(const Batch& batch, int64_t rows, std::span<const PageTable> pages);
   const BlockLaneDesc* describe(std::span<const BlockLane> lanes, int& most_rows);
   // ---- Between operators: what the next one may take along. All of it ends with the next operator, which enqueues

@@ -188,10 +188,11 @@ void launch_attention_inputs(Rows packed, const float* q_norm, const float* k_no
                              const PassDesc& pass, const KvLayout& layout, int layer, Rows queries, Queue& queue);
 // `partial` holds attention_partial_floats(rows of one launch, ...) floats; needed when the plan has several units.
 struct SpanPlan;  // plans.h
+struct SpanItem;
 size_t attention_partial_floats(int64_t rows, const HeadShape& shape, int64_t units);
 void launch_attention(Rows queries, Rows packed, const HeadShape& shape, const PassDesc& pass, int first_row, int rows,
-                      const SpanPlan& plan, const KvLayout& layout, int layer, float* partial, Rows out, uint16_t* bf16,
-                      Queue& queue);
+                      const SpanPlan& plan, const SpanItem* items, const KvLayout& layout, int layer, float* partial,
+                      Rows out, uint16_t* bf16, Queue& queue);
 void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t prefix, const int32_t* path, int count,
                       Queue& queue);
 

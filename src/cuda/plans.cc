@@ -79,6 +79,11 @@ int64_t parts(int64_t whole, int64_t part) { return (whole + part - 1) / part; }
 
 }  // namespace
 
+int items_of(const SpanLane& lane, int group, int tiles) {
+  const int items = static_cast<int>(parts(int64_t{lane.rows} * group, 16 * tiles));
+  return lane.tree ? std::max(items, lane.rows) : items;
+}
+
 SpanPlan plan_spans(const SpanShape& shape, const Limits& limits) {
   const int group = shape.query_heads / shape.kv_heads;
   SpanPlan plan{.units = places(parts(shape.most_visible, kSpanTokens))};
@@ -86,22 +91,22 @@ SpanPlan plan_spans(const SpanShape& shape, const Limits& limits) {
   const auto fits = [&](int tiles, int stages) {
     return tile_bytes(shape.dim, tiles, stages) + kTileStatic <= limits.block_shared;
   };
-  const int64_t queries = int64_t{shape.most_rows} * group;
+  int64_t rows = 0, most_rows = 0;
+  for (const SpanLane& lane : shape.lanes) rows += lane.rows, most_rows = std::max<int64_t>(most_rows, lane.rows);
   const int least = static_cast<int>(parts(group, 16));
-  int tiles = static_cast<int>(std::clamp<int64_t>(parts(queries, 16), least, 4));
+  int tiles = static_cast<int>(std::clamp<int64_t>(parts(most_rows * group, 16), least, 4));
   while (tiles > least && !fits(tiles, 2)) --tiles;
   if (!fits(tiles, 2)) return plan;
   plan.tiles = tiles;
   plan.stages = 2;
   while (plan.stages < kMostTileStages && fits(tiles, plan.stages + 1)) ++plan.stages;
-  plan.items = static_cast<int>(parts(queries, 16 * tiles));
-  if (shape.trees) plan.items = std::max(plan.items, shape.most_rows);
+  for (const SpanLane& lane : shape.lanes) plan.items += items_of(lane, group, tiles);
   // A group by one block of threads needs no merge of its spans; spans side by side take less time while there are
   // multiprocessors for them.
   const int64_t spans = places(parts(shape.most_visible, kTileSpan)),
                 groups = places(parts(shape.most_visible, kTileSpan * kTileGroup));
-  const double blocks = static_cast<double>(shape.lanes) * shape.kv_heads * plan.items, span_time = 3.5 + 3.7 * tiles,
-               parts_time = static_cast<double>(shape.lanes) * shape.most_rows * shape.query_heads * shape.dim / 4e5;
+  const double blocks = static_cast<double>(plan.items) * shape.kv_heads, span_time = 3.5 + 3.7 * tiles,
+               parts_time = static_cast<double>(rows) * shape.query_heads * shape.dim / 4e5;
   const auto cost = [&](int64_t units, double time) {
     return rounds_of(blocks * static_cast<double>(units), limits) * (7 + time) +
            (units > 1 ? 4 + parts_time * static_cast<double>(units) : 0);

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "cuda/limits.h"
 #include "ops/batch.h"
@@ -100,12 +101,15 @@ constexpr size_t tile_bytes(int dim, int tiles, int stages) {
   return static_cast<size_t>(stages * kTileStageBytes + tiles * 16 * (2 * 2 * (dim + kTileSpan) + kTileQueryBytes));
 }
 
+struct SpanLane {
+  int rows = 1;
+  bool tree = false;
+};
 struct SpanShape {
   int query_heads = 0, kv_heads = 0, dim = 0;
   KvFormat format = KvFormat::kBF16;
-  int64_t most_visible = 0;      // positions that a row of the pass sees at most
-  int lanes = 1, most_rows = 1;  // of a lane
-  bool trees = false;
+  int64_t most_visible = 0;  // positions that a row of the pass sees at most
+  std::span<const SpanLane> lanes;
 };
 // Units that blocks of threads take: spans, or whole groups of them. Bits do not depend on it.
 struct SpanPlan {
@@ -114,8 +118,13 @@ struct SpanPlan {
   int64_t units = 1;  // places for them: more than there are, so that a pass keeps its shape while its context grows
   int tiles = 0;      // of sixteen queries of a block of threads; 0: the kernel of every shape and format
   int stages = 0;
-  int items = 1;  // blocks of threads of a lane, unit and K/V head
+  int items = 0;  // of all lanes, each a block of threads for every unit and K/V head
 };
+// The tiles of a lane's queries, or where it is a tree and that is more, its rows.
+struct SpanItem {
+  int lane = 0, item = 0;
+};
+int items_of(const SpanLane& lane, int group, int tiles);
 // The cost of tiles is in microseconds of an H200 as measured there.
 SpanPlan plan_spans(const SpanShape& shape, const Limits& limits);
 

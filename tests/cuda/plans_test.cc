@@ -151,8 +151,9 @@ TEST(CudaPlans, Spans) {
         for (const int64_t visible : {1, 256, 300, 2049, 130'000})
           for (const Card& card : kCards) {
             const Limits limits = limits_of(card);
+            const SpanLane lanes[] = {{rows, false}, {1, false}}, trees[] = {{rows, true}, {1, false}};
             const SpanShape shape{
-                .query_heads = 2 * group, .kv_heads = 2, .dim = dim, .most_visible = visible, .most_rows = rows};
+                .query_heads = 2 * group, .kv_heads = 2, .dim = dim, .most_visible = visible, .lanes = lanes};
             const SpanPlan plan = plan_spans(shape, limits);
             if (plan.tiles == 0) {  // a row's heads do not fit
               EXPECT_GT(tile_bytes(dim, (group + 15) / 16, 2) + kTileStatic, limits.block_shared) << card.name;
@@ -161,15 +162,17 @@ TEST(CudaPlans, Spans) {
             EXPECT_GE(plan.stages, 2) << card.name;
             EXPECT_LE(tile_bytes(dim, plan.tiles, plan.stages) + kTileStatic, limits.block_shared) << card.name;
             EXPECT_GE(16 * plan.tiles, group);
-            EXPECT_GE(int64_t{16} * plan.tiles * plan.items, int64_t{rows} * group);
+            EXPECT_EQ(plan.items, items_of(lanes[0], group, plan.tiles) + 1);
+            EXPECT_GE(int64_t{16} * plan.tiles * (plan.items - 1), int64_t{rows} * group);
             EXPECT_GE(plan.units * plan.unit_tokens, visible);
             EXPECT_EQ(plan.unit_tokens * plan.units_of_group, kTileSpan * kTileGroup);
             SpanShape tree = shape;
-            tree.trees = true;
-            EXPECT_GE(plan_spans(tree, limits).items, rows);
+            tree.lanes = trees;
+            EXPECT_GE(plan_spans(tree, limits).items, rows + 1);
           }
   // Other shapes and formats, and devices without room: the general kernel.
-  const SpanShape whole{.query_heads = 24, .kv_heads = 4, .dim = 256, .most_visible = 1000};
+  const SpanLane one[] = {{1, false}};
+  const SpanShape whole{.query_heads = 24, .kv_heads = 4, .dim = 256, .most_visible = 1000, .lanes = one};
   SpanShape other = whole;
   other.format = KvFormat::kInt8;
   EXPECT_EQ(plan_spans(other, kH200).tiles, 0);
@@ -184,9 +187,8 @@ TEST(CudaPlans, Spans) {
 // in turn where lanes, rows or a long context fill the device.
 TEST(CudaPlans, SpansOfTheH200) {
   const auto plan = [](int lanes, int rows, int64_t visible) {
-    return plan_spans(
-        {.query_heads = 24, .kv_heads = 4, .dim = 256, .most_visible = visible, .lanes = lanes, .most_rows = rows},
-        kH200);
+    const std::vector<SpanLane> all(static_cast<size_t>(lanes), SpanLane{rows, false});
+    return plan_spans({.query_heads = 24, .kv_heads = 4, .dim = 256, .most_visible = visible, .lanes = all}, kH200);
   };
   EXPECT_EQ(plan(1, 1, 600).unit_tokens, kTileSpan);
   EXPECT_EQ(plan(1, 8, 600).unit_tokens, kTileSpan);
