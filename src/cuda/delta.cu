@@ -216,10 +216,11 @@ __global__ void __launch_bounds__(kRuleWarps * 32)
   };
   for (int stage = 0; stage + 1 < kStages; ++stage) request(stage * kStageRows);
 
-  RuleLane<kKeys, 1, 1, true, kPadded> rule(own_keys);
-  typename RuleLane<kKeys, 1, 1, true, kPadded>::Keys keys, next_keys;
+  using Rule = RuleLane<kKeys, 1, kPadded>;
+  Rule rule(own_keys);
+  typename Rule::Keys keys, next_keys;
   rule.load(cells, shape.value_dim);
-  float u[1] = {};
+  float u = 0;
   // The first piece's lanes store the output, the second's what the tape keeps.
   const bool keeps_delta = piece == 1;
   float* result = keeps_delta ? memory.tape.delta + out_at : out.data + lane.first_row * out.stride + out_at;
@@ -229,9 +230,7 @@ __global__ void __launch_bounds__(kRuleWarps * 32)
     if (r >= first_result) *result = keeps_delta ? d : o;
     result += result_stride;
   };
-  const auto delta_of = [&](const Row& row) {
-    return __fmul_rn(row.beta, __fsub_rn(row.values[column_of_block], u[0]));
-  };
+  const auto delta_of = [&](const Row& row) { return __fmul_rn(row.beta, __fsub_rn(row.values[column_of_block], u)); };
   // Rows of a stage and the first behind it are there when the stage begins.
   const auto begin_stage = [&](int first) {
     wait_copies<kStages - 3>();
@@ -240,10 +239,10 @@ __global__ void __launch_bounds__(kRuleWarps * 32)
   };
   // A row that another follows.
   const auto pass_row = [&](int r, const Row& now, const Row& next, const auto& keys_now, auto& keys_next) {
-    const float d[1] = {delta_of(now)};
-    float o[1];
+    const float d = delta_of(now);
+    float o;
     rule.pass(keys_now, d, now.queries + piece_at, next.decay, next.keys + piece_at, keys_next, o, u);
-    put(r, d[0], o[0]);
+    put(r, d, o);
   };
   int done = -1;  // the lane's row whose state is held; -1: the committed one
 #pragma unroll 1
@@ -259,8 +258,7 @@ __global__ void __launch_bounds__(kRuleWarps * 32)
         const int64_t ancestor = path[j];
         const float* keys_there = memory.tape.key + ancestor * key_columns + key_head * key_dim + first_key;
         const float d[1] = {active ? memory.tape.delta[ancestor * tape_stride + out_at] : 0.0f};
-        rule.replay(memory.tape.decay[ancestor * shape.value_heads + head], d,
-                    [&](int, int, int key) { return keys_there[key]; });
+        rule.replay(memory.tape.decay[ancestor * shape.value_heads + head], d, [&](int i) { return keys_there[i]; });
       }
     }
     // The last row before the state is stored, or before one that does not continue it.
@@ -269,7 +267,7 @@ __global__ void __launch_bounds__(kRuleWarps * 32)
       for (int i = r; i < last; ++i)
         if (pass.rows[lane.first_row + i + 1].parent != i) last = i;
     if (r % kStageRows == 0) begin_stage(r);
-    rule.enter(ring[r % kRingRows].decay, ring[r % kRingRows].keys + piece_at, keys, u);
+    u = rule.enter(ring[r % kRingRows].decay, ring[r % kRingRows].keys + piece_at, keys);
 #pragma unroll 1
     while (r < last) {
       if (r % kStageRows == 0 && r + kStageRows <= last) {
@@ -289,10 +287,8 @@ __global__ void __launch_bounds__(kRuleWarps * 32)
       }
     }
     const Row& now = ring[r % kRingRows];
-    const float d[1] = {delta_of(now)};
-    float o[1];
-    rule.finish(keys, d, now.queries + piece_at, o);
-    put(r, d[0], o[0]);
+    const float d = delta_of(now);
+    put(r, d, rule.finish(keys, d, now.queries + piece_at));
     if (r + 1 == lane.settled && active) rule.store(cells, shape.value_dim);
     done = r++;
   }

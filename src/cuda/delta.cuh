@@ -20,172 +20,162 @@ FORETOKEN_DEVICE void four(const float* from, float (&to)[4]) {
   to[0] = v.x, to[1] = v.y, to[2] = v.z, to[3] = v.w;
 }
 
-// What one lane has of the state: kPieces neighbouring pieces of kColumns columns. The lanes of a column are
-// kColumnLanes apart, those of one piece beside each other, so that they read the same words of shared memory. Pointers
-// to keys and queries are to the lane's first piece. kPadded: pieces have `own` keys, fewer than there is room for.
-// kKeepsKeys: a row's keys stay in registers from the one to the other time they are needed.
-template <int kKeys, int kPieces, int kColumns, bool kKeepsKeys, bool kPadded>
+// What one lane has of the state: a piece of the keys of kColumns neighbouring columns, which all lanes of these
+// columns have. They are kColumnLanes apart, lanes of one piece beside each other, so that they read the same words of
+// shared memory. What a row sums belongs to one column a lane, its own: the first in lanes of even pieces. Pointers to
+// keys and queries are to the lane's piece. kPadded: pieces have `own` keys, fewer than there is room for.
+template <int kKeys, int kColumns, bool kPadded>
 class RuleLane {
  public:
   using Places = KeyPlaces<kKeys>;
-  static constexpr int kPiece = Places::kPiece;
-  static constexpr int kColumnLanes = 32 * kPieces / kKeyPieces;
-  static_assert(!kPadded || kPieces == 1);
+  static constexpr int kPiece = Places::kPiece, kColumnLanes = 32 / kKeyPieces;
+  static_assert(kColumns == 1 || kColumns == 2);
 
-  // A row's keys.
-  class Keys {
-   public:
-    // Four from the i-th of piece p, and that they are these.
-    __device__ __forceinline__ void get(int p, int i, float (&to)[4]) const {
-      if constexpr (kKeepsKeys)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) to[e] = kept_[p][i + e];
-      else four(row_ + p * Places::kPitch + i, to);
-    }
-    __device__ __forceinline__ void read(const float* row, int p, int i, float (&to)[4]) {
-      four(row + p * Places::kPitch + i, to);
-      if constexpr (kKeepsKeys)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) kept_[p][i + e] = to[e];
-      else row_ = row;
-    }
-
-   private:
-    float kept_[kPieces][kPiece];
-    const float* row_ = nullptr;
+  // A row's keys stay in registers from the one to the other time they are needed.
+  struct Keys {
+    float at[kPiece];
   };
 
-  __device__ __forceinline__ explicit RuleLane(int own) : own_(own) {}
+  __device__ __forceinline__ explicit RuleLane(int own)
+      : second_(kColumns == 2 && (threadIdx.x & kColumnLanes) != 0), own_(own) {}
 
-  // `cells` of the lane's first key and column; `stride` of a key. Columns beyond the first need whole pairs.
+  // Which of the columns is the lane's own.
+  __device__ __forceinline__ int own_column() const { return second_ ? 1 : 0; }
+
+  // `cells` of the lane's first key and column; `stride` of a key. Two columns need whole pairs. Of keys in
+  // [kFirst, kEnd).
+  template <int kFirst = 0, int kEnd = kPiece>
   __device__ __forceinline__ void load(const float* cells, int64_t stride) {
-    every_key([&](int p, int i, int key) {
-      const float* from = cells + key * stride;
+    every_key<kFirst, kEnd>([&](int i) {
+      const float* from = cells + i * stride;
       if constexpr (kColumns == 2) {
         const float2 two = *reinterpret_cast<const float2*>(from);
-        cell_[p][i][0] = two.x, cell_[p][i][1] = two.y;
+        cell_[i][0] = two.x, cell_[i][1] = two.y;
       } else {
-        cell_[p][i][0] = *from;
+        cell_[i][0] = *from;
       }
     });
   }
   __device__ __forceinline__ void store(float* cells, int64_t stride) const {
-    every_key([&](int p, int i, int key) {
-      float* to = cells + key * stride;
-      if constexpr (kColumns == 2) *reinterpret_cast<float2*>(to) = make_float2(cell_[p][i][0], cell_[p][i][1]);
-      else *to = cell_[p][i][0];
+    every_key<0, kPiece>([&](int i) {
+      float* to = cells + i * stride;
+      if constexpr (kColumns == 2) *reinterpret_cast<float2*>(to) = make_float2(cell_[i][0], cell_[i][1]);
+      else *to = cell_[i][0];
     });
   }
 
-  // A row of the tape: from the state before it to the state after it. `key(i)` is the lane's i-th.
+  // A row of the tape: from the state before it to the state after it. `key_of(i)` is the lane's i-th.
   template <class Key>
   __device__ __forceinline__ void replay(float decay, const float (&d)[kColumns], Key key_of) {
-    every_key([&](int p, int i, int key) {
-      const float k = key_of(p, i, key);
+    every_key<0, kPiece>([&](int i) {
+      const float k = key_of(i);
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) cell_[p][i][c] = fma(k, d[c], __fmul_rn(decay, cell_[p][i][c]));
+      for (int c = 0; c < kColumns; ++c) cell_[i][c] = fma(k, d[c], __fmul_rn(decay, cell_[i][c]));
     });
   }
 
-  // The state times the decay of the row that comes; u, in every lane of a column.
-  __device__ __forceinline__ void enter(float decay, const float* key_row, Keys& keys, float (&u)[kColumns]) {
-    float sum[kPieces][kColumns] = {};
-#pragma unroll
-    for (int p = 0; p < kPieces; ++p)
-#pragma unroll
-      for (int i = 0; i < kPiece; i += 4) {
-        float k[4];
-        keys.read(key_row, p, i, k);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (kPadded && i + e >= own_) continue;
-#pragma unroll
-          for (int c = 0; c < kColumns; ++c) {
-            float& cell = cell_[p][i + e][c];
-            cell = __fmul_rn(decay, cell);
-            sum[p][c] = fma(k[e], cell, sum[p][c]);
-          }
-        }
-      }
-    fold(sum, u);
+  // The state times the decay of the row that comes; u of the own column.
+  __device__ __forceinline__ float enter(float decay, const float* key_row, Keys& keys) {
+    float sum[kColumns] = {};
+    every_four([&](int i) {
+      float k[4];
+      read(key_row, i, k, keys);
+      every_cell(i, [&](int e, int c, float& cell) {
+        cell = __fmul_rn(decay, cell);
+        sum[c] = fma(k[e], cell, sum[c]);
+      });
+    });
+    return fold(sum);
   }
 
-  // From there to the state times the next row's decay: the row's output, and keys and u of the next one.
-  __device__ __forceinline__ void pass(const Keys& keys, const float (&d)[kColumns], const float* queries,
-                                       float next_decay, const float* next_key_row, Keys& next_keys,
-                                       float (&o)[kColumns], float (&u)[kColumns]) {
-    float o_sum[kPieces][kColumns] = {}, u_sum[kPieces][kColumns] = {};
-#pragma unroll
-    for (int p = 0; p < kPieces; ++p)
-#pragma unroll
-      for (int i = 0; i < kPiece; i += 4) {
-        float k[4], q[4], next[4];
-        keys.get(p, i, k);
-        four(queries + p * Places::kPitch + i, q);
-        next_keys.read(next_key_row, p, i, next);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (kPadded && i + e >= own_) continue;
-#pragma unroll
-          for (int c = 0; c < kColumns; ++c) {
-            float& cell = cell_[p][i + e][c];
-            cell = fma(k[e], d[c], cell);
-            o_sum[p][c] = fma(q[e], cell, o_sum[p][c]);
-            cell = __fmul_rn(next_decay, cell);
-            u_sum[p][c] = fma(next[e], cell, u_sum[p][c]);
-          }
-        }
-      }
-    fold(u_sum, u);
-    fold(o_sum, o);
+  // From there to the state times the next row's decay: the own column's output of the row, and keys and u of the next.
+  // `own` is what joins the own column.
+  __device__ __forceinline__ void pass(const Keys& keys, float own, const float* queries, float next_decay,
+                                       const float* next_key_row, Keys& next_keys, float& o, float& u) {
+    float d[kColumns], o_sum[kColumns] = {}, u_sum[kColumns] = {};
+    spread(own, d);
+    every_four([&](int i) {
+      float q[4], next[4];
+      four(queries + i, q);
+      read(next_key_row, i, next, next_keys);
+      every_cell(i, [&](int e, int c, float& cell) {
+        cell = fma(keys.at[i + e], d[c], cell);
+        o_sum[c] = fma(q[e], cell, o_sum[c]);
+        cell = __fmul_rn(next_decay, cell);
+        u_sum[c] = fma(next[e], cell, u_sum[c]);
+      });
+    });
+    u = fold(u_sum);
+    o = fold(o_sum);
   }
 
   // From there to the state after the row.
-  __device__ __forceinline__ void finish(const Keys& keys, const float (&d)[kColumns], const float* queries,
-                                         float (&o)[kColumns]) {
-    float sum[kPieces][kColumns] = {};
-#pragma unroll
-    for (int p = 0; p < kPieces; ++p)
-#pragma unroll
-      for (int i = 0; i < kPiece; i += 4) {
-        float k[4], q[4];
-        keys.get(p, i, k);
-        four(queries + p * Places::kPitch + i, q);
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          if (kPadded && i + e >= own_) continue;
-#pragma unroll
-          for (int c = 0; c < kColumns; ++c) {
-            float& cell = cell_[p][i + e][c];
-            cell = fma(k[e], d[c], cell);
-            sum[p][c] = fma(q[e], cell, sum[p][c]);
-          }
-        }
-      }
-    fold(sum, o);
+  __device__ __forceinline__ float finish(const Keys& keys, float own, const float* queries) {
+    float d[kColumns], sum[kColumns] = {};
+    spread(own, d);
+    every_four([&](int i) {
+      float q[4];
+      four(queries + i, q);
+      every_cell(i, [&](int e, int c, float& cell) {
+        cell = fma(keys.at[i + e], d[c], cell);
+        sum[c] = fma(q[e], cell, sum[c]);
+      });
+    });
+    return fold(sum);
   }
 
  private:
-  template <class Body>
+  template <int kFirst, int kEnd, class Body>
   __device__ __forceinline__ void every_key(Body body) const {
 #pragma unroll
-    for (int p = 0; p < kPieces; ++p)
+    for (int i = kFirst; i < kEnd; ++i)
+      if (!kPadded || i < own_) body(i);
+  }
+  template <class Body>
+  static __device__ __forceinline__ void every_four(Body body) {
 #pragma unroll
-      for (int i = 0; i < kPiece; ++i)
-        if (!kPadded || i < own_) body(p, i, p * kPiece + i);
+    for (int i = 0; i < kPiece; i += 4) body(i);
+  }
+  // Of four keys from the i-th.
+  template <class Body>
+  __device__ __forceinline__ void every_cell(int i, Body body) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      if (kPadded && i + e >= own_) continue;
+#pragma unroll
+      for (int c = 0; c < kColumns; ++c) body(e, c, cell_[i + e][c]);
+    }
+  }
+  static __device__ __forceinline__ void read(const float* row, int i, float (&to)[4], Keys& keys) {
+    four(row + i, to);
+#pragma unroll
+    for (int e = 0; e < 4; ++e) keys.at[i + e] = to[e];
   }
 
-  // Neighbours first. Lanes that meet get the same bits, since an addition may be turned round.
-  static __device__ __forceinline__ void fold(const float (&sum)[kPieces][kColumns], float (&all)[kColumns]) {
+  static __device__ __forceinline__ float from_lane(float x, int apart) {
+    return __shfl_xor_sync(0xFFFFFFFFu, x, apart);
+  }
+  // Neighbours first, each of which gives away the column that is not its own. Lanes that meet get the same bits, since
+  // an addition may be turned round.
+  __device__ __forceinline__ float fold(const float (&sum)[kColumns]) const {
+    const float own = second_ ? sum[kColumns - 1] : sum[0], other = second_ ? sum[0] : sum[kColumns - 1];
+    float all = __fadd_rn(own, from_lane(other, kColumnLanes));
 #pragma unroll
-    for (int c = 0; c < kColumns; ++c) all[c] = kPieces == 2 ? __fadd_rn(sum[0][c], sum[kPieces - 1][c]) : sum[0][c];
-#pragma unroll
-    for (int apart = kColumnLanes; apart < 32; apart *= 2)
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) all[c] = __fadd_rn(all[c], __shfl_xor_sync(0xFFFFFFFFu, all[c], apart));
+    for (int apart = 2 * kColumnLanes; apart < 32; apart *= 2) all = __fadd_rn(all, from_lane(all, apart));
+    return all;
+  }
+  // What the own column has, and what the neighbour's has.
+  __device__ __forceinline__ void spread(float own, float (&all)[kColumns]) const {
+    if constexpr (kColumns == 2) {
+      const float other = from_lane(own, kColumnLanes);
+      all[0] = second_ ? other : own, all[1] = second_ ? own : other;
+    } else {
+      all[0] = own;
+    }
   }
 
-  float cell_[kPieces][kPiece][kColumns];
+  float cell_[kPiece][kColumns];
+  bool second_;
   int own_;  // kPadded
 };
 

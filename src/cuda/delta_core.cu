@@ -19,23 +19,34 @@ struct Memory {
   float queries[kChunkRows][Places::kFloats];
   float values[kChunkRows][kDim];      // then results
   float window[kWindowRows][3][kDim];  // of a chain: what the convolution reads
-  float decays[kChunkRows], betas[kChunkRows], roots[kChunkRows];
+  float decays[kChunkRows], betas[kChunkRows], norm[kDim];
   DeltaMemory lane;  // not in every thread's registers, which have the state
-  int last_arrival;
+  int sharing, last_arrival;
 };
 
-// sum_of_squares of two heads in pieces by the halves of a warp.
+// A row's query (half of a warp) or key (the other half), made a unit vector; the query times 1 / sqrt(kDim) too.
+// `tape` gets the key, or is null.
 template <int kDim>
-FORETOKEN_DEVICE float half_sum_of_squares(const float* x) {
+FORETOKEN_DEVICE void normalise(float* x, bool is_key, float* tape) {
+  using Places = KeyPlaces<kDim>;
+  constexpr int kOwn = kDim / 16;
   const int lane = threadIdx.x & 15;
-  float sum = 0;
+  x += Places::of(lane);
+  float v[kOwn], sum = 0;
 #pragma unroll
-  for (int i = 0; i < kDim; i += 16) {
-    const float v = x[KeyPlaces<kDim>::of(i + lane)];
-    sum = fma(v, v, sum);
+  for (int i = 0; i < kOwn; ++i) {
+    v[i] = x[Places::of(16 * i)];
+    sum = fma(v[i], v[i], sum);
   }
   for (int s = 8; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_down_sync(0xFFFFFFFFu, sum, s, 16));
-  return __shfl_sync(0xFFFFFFFFu, sum, 0, 16);
+  const float root = inverse_root(__fadd_rn(__shfl_sync(0xFFFFFFFFu, sum, 0, 16), 1e-6f)),
+              scale = inverse_root(static_cast<float>(kDim));
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    v[i] = __fmul_rn(v[i], root);
+    x[Places::of(16 * i)] = is_key ? v[i] : __fmul_rn(v[i], scale);
+    if (tape) tape[16 * i + lane] = v[i];
+  }
 }
 
 // The last rows of tail ++ settled rows, of one channel.
@@ -49,105 +60,132 @@ FORETOKEN_DEVICE void advance(const Rows& packed, const LaneDesc& lane, float* t
   }
 }
 
-// Threads are two groups of kDim: of the queries' and the keys' channels, both also of the values', every second row
-// each; then of rows. In the rule a thread has two pieces of the keys of two columns.
+// All threads of this block have read the tail: how many blocks had before. Not as slow as a fence of all memory, which
+// would empty L1 too.
+FORETOKEN_DEVICE int arrive(int* arrivals) {
+  int before;
+  asm volatile("atom.add.release.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(arrivals) : "memory");
+  return before;
+}
+
+// Threads are four groups of kDim: of the queries', the keys' and the values' channels, and one for what else a row
+// needs before the rule. In the rule a lane has a piece of the keys of two columns. The first warps normalise queries
+// and keys of a row each, the last ones results. What comes from the device's memory is asked for long before.
 template <int kDim>
 __global__ void __launch_bounds__(core_threads(kDim), 512 / core_threads(kDim))
     core_kernel(DeltaCore core, DeltaShape shape, PassDesc pass, DeltaLanes lanes) {
   extern __shared__ __align__(128) uint8_t shared[];
   auto& m = *reinterpret_cast<Memory<kDim>*>(shared);
   using Places = KeyPlaces<kDim>;
-  using Rule = RuleLane<kDim, 2, 2, false, false>;
-  constexpr int kThreads = core_threads(kDim), kWarps = kThreads / 32;
+  using Rule = RuleLane<kDim, 2, false>;
+  constexpr int kThreads = core_threads(kDim), kWarps = kThreads / 32, kOwn = kDim / 32;
+  static_assert((kDim & (kDim - 1)) == 0 && kWarps >= kChunkRows && kThreads >= kDim * kDim / 32 && kDim / 32 >= 2);
   const int thread = threadIdx.x, group = thread / kDim, c = thread % kDim, warp = thread >> 5, lane_id = thread & 31;
-  const int head = blockIdx.x, key_head = shape.key_head_of(head), heads = shape.value_heads;
-  const int key_columns = shape.key_heads * kDim, channels = shape.channels();
-  const int sharing = heads / shape.key_heads;                                         // value heads of a key head
-  const bool owns_key = shape.grouped ? head % sharing == 0 : head < shape.key_heads;  // writes what they share
-  const int own_channel = group * key_columns + key_head * kDim + c, value_channel = 2 * key_columns + head * kDim + c;
-  into_l1(core.weight + static_cast<int64_t>(own_channel) * kTaps);
-  into_l1(core.weight + static_cast<int64_t>(value_channel) * kTaps);
+  const int head = blockIdx.x, head_state = head * kDim * kDim;
+  if (!lanes.many && thread < kDim * kDim / 32) {  // the state comes from far: into L2 while the kernel before ends
+    const float* line = lanes.one.state + head_state + 32 * thread;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
+  }
   // Descriptions come from the host: they are there before the kernel before ends.
   const LaneDesc lane = pass.lanes[blockIdx.y];
   const DeltaMemory& memory = m.lane;
   if (thread == 0) m.lane = lanes[blockIdx.y];
-  const int64_t head_state = static_cast<int64_t>(head) * kDim * kDim;
-  if (!lanes.many) {  // the state comes from far: into L2 while the kernel before ends
-    const char* from = reinterpret_cast<const char*>(lanes.one.state + head_state);
-    for (int i = thread; i < kDim * kDim * 4 / 128; i += kThreads)
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(from + i * 128));
-  }
+  const int key_head = shape.key_head_of(head), heads = shape.value_heads;
+  const int key_columns = shape.key_heads * kDim, channels = shape.channels();
+  const int sharing = heads / shape.key_heads;  // value heads of a key head
+  if (thread == 0) m.sharing = sharing;
+  const bool owns_key = shape.grouped ? head % sharing == 0 : head < shape.key_heads;  // writes what they share
+  const bool convolves = group < 3, factors = warp == 3 * kDim / 32, arrives = thread == 3 * kDim + 32;
+  const int channel = group < 2 ? group * key_columns + key_head * kDim + c : 2 * key_columns + head * kDim + c;
+  const int result_row = kWarps - 1 - warp;  // of a chunk, whose result this warp normalises
+  float weight[kTaps];
+  const auto get_weights = [&] {
+#pragma unroll
+    for (int j = 0; j < kTaps; ++j) weight[j] = core.weight[static_cast<int64_t>(channel) * kTaps + j];
+  };
+  get_weights();
+  into_l1(core.norm + c);
+  into_l1(core.decay_rate + head);
+  into_l1(core.dt_bias + head);
   __syncthreads();
   begin_kernel();
   if (lane.rows == 0) return;
-  const int64_t tape_stride = static_cast<int64_t>(heads) * kDim, head_column = static_cast<int64_t>(head) * kDim;
-  const int lanes_of_keys = lane_id / Rule::kColumnLanes;  // which two pieces
-  const int column = (warp * Rule::kColumnLanes + lane_id % Rule::kColumnLanes) * 2,
-            piece_at = lanes_of_keys * 2 * Places::kPitch;
-  const int cells_at = lanes_of_keys * 2 * Places::kPiece * kDim + column;
-
-  const uint32_t window_at = shared_address(m.window);
+  const int tape_stride = heads * kDim, head_column = head * kDim;
   Rule rule(Places::kPiece);
-  typename Rule::Keys keys;
-  int done = -1;  // the lane's row whose state is held; -1: the committed one
-  const bool keeps_tail = lane.chain && lane.rows <= kChunkRows;  // in the window, to the end
-  int arrived = 0;
-  const auto arrive = [&] {  // all of this block have read the tail
-    __threadfence();
-    return atomicAdd(core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head, 1);
+  const int piece = lane_id / Rule::kColumnLanes, piece_at = piece * Places::kPitch;
+  const int column = (warp * Rule::kColumnLanes + lane_id % Rule::kColumnLanes) * 2,
+            own_column = column + rule.own_column();
+  const int cells_at = head_state + piece * Places::kPiece * kDim + column;
+
+  // A thread's own channel of the window: rows of the tail and of the chain.
+  const uint32_t window_at = shared_address(&m.window[0][0][0]) + static_cast<uint32_t>(thread) * 4;
+  const auto request_window = [&](int first) {
+    if (!lane.chain || !convolves) return;
+    const int count = min(kChunkRows, lane.rows - first);
+    const float* rows = core.packed.data + (lane.first_row + int64_t{first}) * core.packed.stride + channel;
+    const float* from = first == 0 ? memory.tail + channel : rows - (kTaps - 1) * core.packed.stride;
+    int64_t step = first == 0 ? channels : core.packed.stride;
+    uint32_t to = window_at;
+#pragma unroll 1
+    for (int i = 0; i < count + kTaps - 1; ++i) {
+      if (i == kTaps - 1) from = rows, step = core.packed.stride;
+      copy_4(to, from, true);
+      from += step;
+      to += 3 * kDim * 4;
+    }
+    commit_copies();
   };
+  const auto arrivals = [&] { return core.arrivals + static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head; };
+  const auto meet = [&](int arrived) {
+    m.last_arrival = arrived == m.sharing - 1;
+    if (m.last_arrival) *arrivals() = 0;
+  };
+  // Rows of a short chain that become the tail are in the window to the end.
+  const bool keeps_tail = lane.chain && lane.rows <= kChunkRows;
+  const auto put_tail = [&] {
+    if (!keeps_tail) return advance(core.packed, lane, memory.tail, channels, channel);
+#pragma unroll
+    for (int i = 0; i < kTaps - 1; ++i)
+      memory.tail[static_cast<int64_t>(i) * channels + channel] = m.window[lane.settled + i][group][c];
+  };
+  int done = -1;  // the lane's row whose state is held; -1: the committed one
+  if (thread < kDim) copy_4(shared_address(m.norm + thread), core.norm + thread, true);
+  commit_copies();
+  request_window(0);
 #pragma unroll 1
   for (int first = 0; first < lane.rows; first += kChunkRows) {
     const int count = min(kChunkRows, lane.rows - first);
-    // ---- What is read of the device's memory, late or early.
-    if (lane.chain) {  // rows of the tail and of the chain, the values' by both groups in turn
-      const float* from =
-          first == 0 ? memory.tail : core.packed.data + (lane.first_row + first - (kTaps - 1)) * core.packed.stride;
-      int64_t step = first == 0 ? channels : core.packed.stride;
-      uint32_t to = window_at;
-#pragma unroll 1
-      for (int i = 0; i < count + kTaps - 1; ++i) {
-        if (i == kTaps - 1) {
-          from = core.packed.data + (lane.first_row + int64_t{first}) * core.packed.stride;
-          step = core.packed.stride;
-        }
-        copy_4(to + static_cast<uint32_t>(thread) * 4, from + own_channel, true);
-        if ((i & 1) == group) copy_4(to + static_cast<uint32_t>(2 * kDim + c) * 4, from + value_channel, true);
-        from += step;
-        to += 3 * kDim * 4;
-      }
-      commit_copies();
+    const int first_row = lane.first_row + first;
+    float alpha = 0, beta = 0, rate = 0, bias = 0, gate[kOwn] = {};
+    if (factors && lane_id < count) {
+      const float* ba = core.beta_alpha.data + int64_t{first_row + lane_id} * core.beta_alpha.stride + head;
+      beta = ba[0], alpha = ba[heads], rate = core.decay_rate[head], bias = core.dt_bias[head];
     }
-    if (first == 0) rule.load(memory.state + head_state + cells_at, kDim);
-    if (warp == 0 && lane_id / 4 < count && lane_id % 4 * 32 < kDim)
-      into_l1(core.gate.data + (lane.first_row + first + int64_t{lane_id / 4}) * core.gate.stride + head * kDim +
-              lane_id % 4 * 32);
-    if (warp == kWarps - 1 && lane_id < count) {
-      const float* ba = core.beta_alpha.data + (lane.first_row + first + int64_t{lane_id}) * core.beta_alpha.stride;
-      const float beta = ba[head], alpha = ba[heads + head];
-      const float decay = exp(__fmul_rn(core.decay_rate[head], softplus(__fadd_rn(alpha, core.dt_bias[head]))));
-      m.decays[lane_id] = decay;
-      m.betas[lane_id] = sigmoid(beta);
-      if (first + lane_id >= lane.settled) memory.tape.decay[(first + int64_t{lane_id}) * heads + head] = decay;
+    if (result_row < count) {
+      const float* from = core.gate.data + int64_t{first_row + result_row} * core.gate.stride + head_column + lane_id;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) gate[i] = from[32 * i];
     }
+    // In two parts: threads that convolve shall not wait until all of it is asked for.
+    if (first == 0) rule.template load<0, Places::kPiece / 2>(memory.state + cells_at, kDim);
     wait_copies<0>();
     __syncthreads();
     // ---- Convolution.
-#pragma unroll 1
-    for (int part = 0; part < 2; ++part) {
-      const bool is_value = part == 1;
-      const int step = 1 + part, kind = is_value ? 2 : group, channel = is_value ? value_channel : own_channel;
-      float weight[kTaps];
-#pragma unroll
-      for (int j = 0; j < kTaps; ++j) weight[j] = core.weight[static_cast<int64_t>(channel) * kTaps + j];
+    int arrived = 0;
+    if (arrives && keeps_tail && lane.settled > 0) arrived = arrive(arrivals());
+    float exponent = 0;  // of the decay
+    if (factors && lane_id < count) exponent = __fmul_rn(rate, softplus(__fadd_rn(alpha, bias)));
+    if (convolves) {
+      const bool is_value = group == 2, writes = is_value || owns_key;
+      float* to = is_value ? &m.values[0][c] : (group == 0 ? m.queries[0] : m.keys[first]) + Places::of(c);
 #pragma unroll 2
-      for (int r = is_value ? group : 0; r < count; r += step) {
-        const int64_t i_row = first + r, row = lane.first_row + i_row;
+      for (int r = 0; r < count; ++r) {
+        const int64_t i_row = first + r, row = first_row + r;
         float acc = 0, x = 0;
         if (lane.chain) {
 #pragma unroll
           for (int j = 0; j < kTaps; ++j) {
-            x = m.window[r + j][kind][c];
+            x = m.window[r + j][group][c];
             acc = fma(weight[j], x, acc);
           }
         } else {
@@ -163,63 +201,65 @@ __global__ void __launch_bounds__(core_threads(kDim), 512 / core_threads(kDim))
           }
         }
         const float y = silu(acc);
-        if (is_value) m.values[r][c] = y;
-        else (group == 0 ? m.queries[r] : m.keys[i_row])[Places::of(c)] = y;
-        if (!is_value && !owns_key) continue;
+        to[r * (is_value ? kDim : Places::kFloats)] = y;
+        if (!writes) continue;
         core.conv.data[row * core.conv.stride + channel] = y;
         if (i_row >= lane.settled) memory.tape.conv_row[i_row * channels + channel] = x;
       }
     }
+    if (first == 0) rule.template load<Places::kPiece / 2, Places::kPiece>(memory.state + cells_at, kDim);
+    if (first + kChunkRows < lane.rows) request_window(first + kChunkRows);  // arrives during the rule
     __syncthreads();
-    if (thread == 0 && keeps_tail && lane.settled > 0) arrived = arrive();
-      // ---- Factors: a warp a row, half of it the query, half the key.
-#pragma unroll 1
-    for (int r = warp; r < count; r += kWarps) {
-      const bool is_key = lane_id >= 16;
-      float* x = is_key ? m.keys[first + r] : m.queries[r];
-      const float root = inverse_root(__fadd_rn(half_sum_of_squares<kDim>(x), 1e-6f)),
-                  scale = inverse_root(static_cast<float>(kDim));
-      __syncwarp();
-#pragma unroll 4
-      for (int i = lane_id & 15; i < kDim; i += 16) {
-        float& place = x[Places::of(i)];
-        const float v = __fmul_rn(place, root);
-        place = is_key ? v : __fmul_rn(v, scale);
-        if (is_key && owns_key && first + r >= lane.settled)
-          memory.tape.key[(first + int64_t{r}) * key_columns + key_head * kDim + i] = v;
-      }
+    // ---- Unit vectors, decays, gates, and the values' part of the tail, whose channels are this head's alone.
+    if (warp < count) {
+      const bool is_key = lane_id >= 16, on_tape = is_key && owns_key && first + warp >= lane.settled;
+      normalise<kDim>(is_key ? m.keys[first + warp] : m.queries[warp], is_key,
+                      on_tape ? memory.tape.key + (first + int64_t{warp}) * key_columns + key_head * kDim : nullptr);
     }
+    if (result_row < count) {
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) gate[i] = core.sigmoid_gate ? sigmoid(gate[i]) : silu(gate[i]);
+    }
+    if (factors && lane_id < count) {
+      const float decay = exp(exponent);
+      m.decays[lane_id] = decay;
+      m.betas[lane_id] = sigmoid(beta);
+      if (first + lane_id >= lane.settled) memory.tape.decay[(first + int64_t{lane_id}) * heads + head] = decay;
+    }
+    if (group == 2 && keeps_tail && lane.settled > 0) put_tail();
     __syncthreads();
-    // ---- The rule. Results take the values' room.
-    float u[2] = {};
-    const auto deltas = [&](int r, float(&d)[2]) {
-      const float2 v = *reinterpret_cast<const float2*>(&m.values[r][column]);
-      d[0] = __fmul_rn(m.betas[r], __fsub_rn(v.x, u[0]));
-      d[1] = __fmul_rn(m.betas[r], __fsub_rn(v.y, u[1]));
+    // ---- The rule. Results take the values' room. Two of a column's lanes have it for their own, and are in the first
+    // two pieces.
+    const bool writes = piece < 2;
+    const int first_on_tape = writes ? lane.settled - first : count;
+    float* on_tape = memory.tape.delta + int64_t{first} * tape_stride + head_column + own_column;
+    const auto delta_of = [&](int r, float u) { return __fmul_rn(m.betas[r], __fsub_rn(m.values[r][own_column], u)); };
+    const auto put = [&](int r, float d, float o) {
+      if (writes) m.values[r][own_column] = o;
+      if (r >= first_on_tape) *on_tape = d;
+      on_tape += tape_stride;
     };
-    const auto put = [&](int r, const float(&d)[2], const float(&o)[2]) {
-      if (lanes_of_keys > 1) return;  // two of a column's four lanes write one each
-      const int second = lanes_of_keys, written = column + second;
-      m.values[r][written] = second ? o[1] : o[0];
-      if (first + r >= lane.settled)
-        memory.tape.delta[(first + int64_t{r}) * tape_stride + head_column + written] = second ? d[1] : d[0];
-    };
-    // A row that another follows.
-    const auto pass_row = [&](int r) {
-      float d[2], o[2];
-      deltas(r, d);
-      typename Rule::Keys next_keys;
-      rule.pass(keys, d, m.queries[r] + piece_at, m.decays[r + 1], m.keys[first + r + 1] + piece_at, next_keys, o, u);
-      keys = next_keys;
+    typename Rule::Keys keys, next_keys;
+    float u;
+    // A row that another follows, and one that none does.
+    const auto pass_row = [&](int r, const auto& keys_now, auto& keys_next) {
+      const float d = delta_of(r, u);
+      float o;
+      rule.pass(keys_now, d, m.queries[r] + piece_at, m.decays[r + 1], m.keys[first + r + 1] + piece_at, keys_next, o,
+                u);
       put(r, d, o);
     };
+    const auto end_row = [&](int r, const auto& keys_now) {
+      const float d = delta_of(r, u);
+      put(r, d, rule.finish(keys_now, d, m.queries[r] + piece_at));
+    };
 #pragma unroll 1
-    for (int r = 0; r < count;) {
+    for (int r = 0; r < count; ++r) {
       const int i_row = first + r;
       if (!lane.chain && pass.rows[lane.first_row + i_row].parent != done) {
         // A sibling came between: the parent's state again, from the tape, where this warp wrote its columns.
         __syncwarp();
-        rule.load(memory.state + head_state + cells_at, kDim);
+        rule.load(memory.state + cells_at, kDim);
         const RowDesc desc = pass.rows[lane.first_row + i_row];
         const int32_t* path = pass.paths + desc.path;
 #pragma unroll 1
@@ -228,8 +268,7 @@ __global__ void __launch_bounds__(core_threads(kDim), 512 / core_threads(kDim))
           const float* delta = memory.tape.delta + ancestor * tape_stride + head_column + column;
           const float d[2] = {delta[0], delta[1]};
           const float* keys_there = m.keys[ancestor] + piece_at;
-          rule.replay(memory.tape.decay[ancestor * heads + head], d,
-                      [&](int p, int i, int) { return keys_there[p * Places::kPitch + i]; });
+          rule.replay(memory.tape.decay[ancestor * heads + head], d, [&](int i) { return keys_there[i]; });
         }
       }
       // The last row before the state is stored, the chunk ends, or one comes that does not continue it.
@@ -237,50 +276,48 @@ __global__ void __launch_bounds__(core_threads(kDim), 512 / core_threads(kDim))
       if (!lane.chain)
         for (int i = r; i < last; ++i)
           if (pass.rows[lane.first_row + first + i + 1].parent != first + i) last = i;
-      rule.enter(m.decays[r], m.keys[i_row] + piece_at, keys, u);
-#pragma unroll 1
-      for (; r < last; ++r) pass_row(r);
-      float d[2], o[2];
-      deltas(r, d);
-      rule.finish(keys, d, m.queries[r] + piece_at, o);
-      put(r, d, o);
-      done = first + r++;
-      if (done + 1 == lane.settled) rule.store(memory.state + head_state + cells_at, kDim);
+      u = rule.enter(m.decays[r], m.keys[i_row] + piece_at, keys);
+      // Two at a time, so that keys stay in their registers.
+      while (true) {
+        if (r == last) {
+          end_row(r, keys);
+          break;
+        }
+        pass_row(r++, keys, next_keys);
+        if (r == last) {
+          end_row(r, next_keys);
+          break;
+        }
+        pass_row(r++, next_keys, keys);
+      }
+      done = first + r;
+      if (done + 1 == lane.settled) rule.store(memory.state + cells_at, kDim);
     }
+    if (arrives && keeps_tail && lane.settled > 0) meet(arrived);
     __syncthreads();
     // ---- The gated norm.
-#pragma unroll 1
-    for (int r = warp; r < count; r += kWarps) {
-      const float sum = sum_of_squares(m.values[r], kDim);
-      if (lane_id == 0) m.roots[r] = inverse_root(__fadd_rn(__fdiv_rn(sum, static_cast<float>(kDim)), core.epsilon));
+    if (result_row < count) {
+      const float* x = m.values[result_row];
+      const float mean = __fmul_rn(sum_of_squares(x, kDim), 1.0f / kDim);  // as if divided, by a power of two
+      const float root = inverse_root(__fadd_rn(mean, core.epsilon));
+      const int64_t row = first_row + result_row, at = head_column + lane_id;
+#pragma unroll
+      for (int i = 0; i < kOwn; ++i) {
+        const float v = __fmul_rn(__fmul_rn(__fmul_rn(x[32 * i + lane_id], root), m.norm[32 * i + lane_id]), gate[i]);
+        core.out.data[row * core.out.stride + at + 32 * i] = v;
+        if (core.bf16) core.bf16[row * core.out.cols + at + 32 * i] = __bfloat16_as_ushort(to_bf16(v));
+      }
     }
-    __syncthreads();
-#pragma unroll 1
-    for (int r = group; r < count; r += 2) {
-      const int64_t row = lane.first_row + first + int64_t{r}, at = head_column + c;
-      const float g = core.gate.data[row * core.gate.stride + at], x = m.values[r][c];
-      const float v =
-          __fmul_rn(__fmul_rn(__fmul_rn(x, m.roots[r]), core.norm[c]), core.sigmoid_gate ? sigmoid(g) : silu(g));
-      core.out.data[row * core.out.stride + at] = v;
-      if (core.bf16) core.bf16[row * core.out.cols + at] = __bfloat16_as_ushort(to_bf16(v));
-    }
+    if (first + kChunkRows < lane.rows) get_weights();  // which the rule has no registers for
   }
   if (lane.settled == 0) return;
-  // ---- The tail: a value head's channels are its own; the last of those that read a key head's advances them.
-  const auto put_tail = [&](int kind, int channel) {
-    if (!keeps_tail) return advance(core.packed, lane, memory.tail, channels, channel);
-#pragma unroll
-    for (int i = 0; i < kTaps - 1; ++i)
-      memory.tail[static_cast<int64_t>(i) * channels + channel] = m.window[lane.settled + i][kind][c];
-  };
-  if (group == 0) put_tail(2, value_channel);
-  if (thread == 0) {
-    if (!keeps_tail) arrived = arrive();
-    m.last_arrival = arrived == sharing - 1;
-    if (m.last_arrival) core.arrivals[static_cast<int64_t>(blockIdx.y) * shape.key_heads + key_head] = 0;
+  // ---- The tail. Of queries and keys the last of those that read a key head's channels advances them.
+  if (!keeps_tail) {
+    if (group == 2) put_tail();
+    if (arrives) meet(arrive(arrivals()));
+    __syncthreads();
   }
-  __syncthreads();
-  if (m.last_arrival) put_tail(group, own_channel);
+  if (group < 2 && m.last_arrival) put_tail();
 }
 
 template <int kDim>

@@ -72,12 +72,12 @@ int wide_groups(int64_t items_of_one, int most, const Limits& limits);
 
 inline constexpr int kCoreTaps = 4, kCoreChunkRows = 8;
 inline constexpr int kMostCoreRows = 32;  // of a lane
-constexpr int core_threads(int dim) { return 2 * dim; }
-// Keys of all rows, queries of a chunk, its values, the window, a few words.
+constexpr int core_threads(int dim) { return 4 * dim; }
+// Keys of all rows, queries of a chunk, its values, the window, weights of the norm, a few words.
 constexpr size_t core_bytes(int dim) {
   const int pieces = dim + 4 * kKeyPieces;  // floats of a row of keys
   return static_cast<size_t>((kMostCoreRows + kCoreChunkRows) * pieces +
-                             (kCoreChunkRows + 3 * (kCoreChunkRows + kCoreTaps - 1)) * dim) *
+                             (kCoreChunkRows + 3 * (kCoreChunkRows + kCoreTaps - 1) + 1) * dim) *
              4 +
          256;
 }

@@ -135,7 +135,7 @@ TEST(CudaPlans, SlicesAreOfTheInputsAlone) {
     }
 }
 
-// Two blocks of threads find room on every card, those of many lanes beside each other.
+// Shared memory has room for two blocks of threads on every card.
 TEST(CudaPlans, DeltaCore) {
   for (const Card& card : kCards)
     for (const int dim : {64, 128}) {
