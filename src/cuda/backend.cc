@@ -132,6 +132,19 @@ void CudaBackend::clear(View memory) {
       "clearing memory");
 }
 
+bool CudaBackend::all_finite(std::span<const View> views) {
+  begin();
+  for (const View& view : views) checks::shape(view, -1, -1);
+  if (std::all_of(views.begin(), views.end(), [](const View& view) { return view.empty(); })) return true;
+  if (found_.size() == 0) found_ = pinned_memory(sizeof(int));
+  int* const found = reinterpret_cast<int*>(found_.data());  // the device writes there: nothing need be copied
+  *found = 0;
+  for (const View& view : views)
+    if (!view.empty()) launch_find_non_finite(rows_of(view), found, *queue_);
+  queue_->synchronize("an operator");
+  return *found == 0;
+}
+
 TransferId CudaBackend::begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) {
   begin();
   return transfers_->begin(pieces, way);

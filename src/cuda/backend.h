@@ -52,6 +52,7 @@ class CudaBackend final : public Backend {
   void download(View from, View host) override;
   void copy(View from, View to) override;
   void clear(View memory) override;
+  bool all_finite(std::span<const View> views) override;
   TransferId begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) override;
   bool transfer_finished(TransferId transfer) override { return transfers_->finished(transfer); }
   void finish_transfer(TransferId transfer) override { transfers_->finish(transfer); }
@@ -196,6 +197,7 @@ class CudaBackend final : public Backend {
   std::optional<Rule> rule_;
   Buffer arrivals_;                   // of the delta kernel
   Buffer chosen_here_;                // the host's copy of what choose() found
+  Buffer found_;                      // the host's word that all_finite's kernel writes to
   std::vector<DeltaMemory> commits_;  // layers that take the same rows of their tapes
   std::vector<int32_t> committed_rows_;
   DeltaShape committed_shape_;

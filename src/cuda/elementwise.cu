@@ -1,5 +1,7 @@
-// Operators on single rows: embedding, norms, sums, copies, rotary angles. Norms over a whole row sum in an order of
-// their own (512 chains, folded); everything else has the reference's order.
+// Operators on single rows: embedding, norms, sums, copies, rotary angles, what is not finite. Norms over a whole row
+// sum in an order of their own (512 chains, folded); everything else has the reference's order.
+#include <algorithm>
+
 #include "cuda/device.cuh"
 #include "cuda/kernels.h"
 #include "cuda/quant_device.cuh"
@@ -218,6 +220,39 @@ __global__ void differences_kernel(const uint32_t* a, const uint32_t* b, int64_t
   if (mine > 0) atomicAdd(differences, mine);
 }
 
+constexpr int kReadThreads = 256, kReads = 4;  // of a block; vectors that a thread has on their way
+
+// The bits of a magnitude: those of infinities and NaN are above all others'.
+FORETOKEN_DEVICE uint32_t magnitude(uint32_t bits) { return bits & 0x7FFFFFFFu; }
+FORETOKEN_DEVICE uint32_t magnitude(uint4 v) {
+  return max(max(magnitude(v.x), magnitude(v.y)), max(magnitude(v.z), magnitude(v.w)));
+}
+
+__global__ void __launch_bounds__(kReadThreads) find_non_finite_kernel(Rows x, int* found) {
+  begin_kernel();
+  const int64_t thread = blockIdx.x * int64_t{kReadThreads} + threadIdx.x, threads = int64_t{gridDim.x} * kReadThreads;
+  uint32_t greatest = 0;
+  for (int64_t r = blockIdx.y; r < x.rows; r += gridDim.y) {
+    const uint32_t* row = reinterpret_cast<const uint32_t*>(x.data + r * x.stride);
+    // Whole vectors, and at most three words on either side of them.
+    const int64_t to_vector = -(reinterpret_cast<intptr_t>(row) / 4) & 3,
+                  first = to_vector < x.cols ? to_vector : x.cols, count = (x.cols - first) / 4,
+                  apart = x.cols - 4 * count;
+    const uint4* vectors = reinterpret_cast<const uint4*>(row + first);
+    int64_t i = thread;
+    for (; i + (kReads - 1) * threads < count; i += kReads * threads) {
+      uint4 v[kReads];
+#pragma unroll
+      for (int n = 0; n < kReads; ++n) v[n] = vectors[i + n * threads];
+#pragma unroll
+      for (int n = 0; n < kReads; ++n) greatest = max(greatest, magnitude(v[n]));
+    }
+    for (; i < count; i += threads) greatest = max(greatest, magnitude(vectors[i]));
+    for (i = thread; i < apart; i += threads) greatest = max(greatest, magnitude(row[i < first ? i : i + 4 * count]));
+  }
+  if (warp_max(greatest) >= 0x7F800000u && (threadIdx.x & 31) == 0) *found = 1;
+}
+
 dim3 grid_of(const Rows& rows) { return dim3(blocks(rows.cols, 256), static_cast<unsigned>(rows.rows)); }
 
 }  // namespace
@@ -255,6 +290,14 @@ void launch_gather(Rows x, const int32_t* rows, Rows out, Queue& queue) {
 }
 void launch_copy(Rows from, Rows to, Queue& queue) {
   Launch{grid_of(to), 256, 0, queue}(gather_kernel, from, nullptr, to);
+}
+void launch_find_non_finite(Rows x, int* found, Queue& queue) {
+  if (x.stride == x.cols) x = {x.data, 1, x.rows * x.cols, x.rows * x.cols};
+  // Eight blocks fill the largest multiprocessors; more would only begin and end.
+  const int64_t most = 8 * int64_t{queue.limits().multiprocessors}, rows = std::min(x.rows, most),
+                of_row = (x.cols + 4 * kReadThreads - 1) / (4 * kReadThreads);
+  const dim3 grid(static_cast<unsigned>(std::min(of_row, most / rows)), static_cast<unsigned>(rows));
+  Launch{grid, kReadThreads, 0, queue}(find_non_finite_kernel, x, found);
 }
 void launch_differences(const float* a, const float* b, int64_t count, int* differences, Queue& queue) {
   Launch{1024, 256, 0, queue}(differences_kernel, reinterpret_cast<const uint32_t*>(a),

@@ -153,6 +153,8 @@ void launch_add(Rows x, Rows inout, Queue& queue);
 void launch_scale(Rows inout, float factor, Queue& queue);
 void launch_gather(Rows x, const int32_t* rows, Rows out, Queue& queue);
 void launch_copy(Rows from, Rows to, Queue& queue);
+// Sets *found, which the device can reach, where x holds a NaN or an infinity.
+void launch_find_non_finite(Rows x, int* found, Queue& queue);
 // Adds to *differences the number of words that are not equal.
 void launch_differences(const float* a, const float* b, int64_t count, int* differences, Queue& queue);
 void launch_rotary(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude, Rows table,

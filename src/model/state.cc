@@ -2,7 +2,6 @@
 #include "model/state.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "base/file.h"
@@ -98,11 +97,8 @@ Checkpoint::~Checkpoint() {
 }
 
 bool Checkpoint::finite() const {
-  const auto all_finite = [this](const std::byte* memory) {
-    const auto* values = reinterpret_cast<const float*>(memory);
-    return std::all_of(values, values + recurrent_.size() / sizeof(float), [](float v) { return std::isfinite(v); });
-  };
-  return pool_.backend().on_host() ? all_finite(recurrent_.data()) : all_finite(recurrent().data());
+  const View values = View::of(reinterpret_cast<float*>(recurrent_.data()), 1, static_cast<int64_t>(recurrent_.size() / sizeof(float)));
+  return pool_.backend().all_finite({&values, 1});
 }
 
 std::vector<std::byte> Checkpoint::recurrent() const { return on_host(pool_.backend(), recurrent_.data(), recurrent_.size()); }

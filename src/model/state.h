@@ -68,7 +68,7 @@ class Checkpoint {
   std::span<std::byte* const> pages() const { return pages_; }
   size_t full_pages() const { return static_cast<size_t>(length_ / kPageTokens); }
   size_t recurrent_bytes() const { return recurrent_.size(); }
-  // Whether every number of the recurrent memory is finite.
+  // Whether every number of the recurrent memory is finite. Waits for the backend, which looks where the memory is.
   bool finite() const;
 
   // As host bytes: the recurrent memory, and page `i`. `from_bytes` is the way back; null when the sizes are not this model's.

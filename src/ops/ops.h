@@ -158,6 +158,9 @@ class Backend {
   virtual void download(View from, View host);
   virtual void copy(View from, View to);
   virtual void clear(View memory);
+  // Whether no value of `views`, which are fp32, is a NaN or an infinity; true of no values. The answer is the host's: this waits.
+  // By default the host reads them all.
+  virtual bool all_finite(std::span<const View> views);
   // Copies between operators' memory and memory of allocate_staging, which begin behind every operator called before and go on beside
   // those called later; those of one way are done in the order of the calls. Until one has finished, what it reads is not to be written
   // and what it writes not to be touched: by operators, the host or other copies. By default it is done when it begins.
@@ -260,7 +263,7 @@ class Backend {
 };
 
 // The number that a backend in a shared library must have been built with: raised when anything in this file or batch.h changes.
-inline constexpr int kBackendInterface = 7;
+inline constexpr int kBackendInterface = 8;
 
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
 struct CpuOptions {

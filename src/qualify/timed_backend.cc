@@ -12,6 +12,11 @@ void TimedBackend::download(View from, View host) {
 void TimedBackend::copy(View from, View to) {
   timed("copy", [&] { inner_.copy(from, to); });
 }
+bool TimedBackend::all_finite(std::span<const View> views) {
+  bool finite = false;
+  timed("all_finite", [&] { finite = inner_.all_finite(views); });
+  return finite;
+}
 void TimedBackend::embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) {
   timed("embed", [&] { inner_.embed(inputs, table, out); });
 }

@@ -29,6 +29,7 @@ class TimedBackend final : public Backend {
   void download(View from, View host) override;
   void copy(View from, View to) override;
   void clear(View memory) override { inner_.clear(memory); }
+  bool all_finite(std::span<const View> views) override;
   TransferId begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) override {
     return inner_.begin_transfer(pieces, way);
   }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "support/finite_contract.h"
 #include "support/ops_contract.h"
 
 namespace foretoken::test {
@@ -29,6 +30,8 @@ const std::vector<Tested>& backends() {
 }
 
 TEST(CpuOps, ScalarAndAvx2AreTested) { ASSERT_GE(backends().size(), 5u); }
+
+TEST(CpuOps, WhatIsNotFiniteIsFound) { expect_all_finite(*backends().back().backend, backends().back().name); }
 
 // Norms, sums and copies for all row counts and for widths around the vector length; in place gives the same bits.
 TEST(CpuOps, RowOperators) {

@@ -261,6 +261,41 @@ TEST(HostTier, SharedPagesCrossOnce) {
   EXPECT_LT(far.backend->counts().pieces, 20 * far.backend->counts().transfers);
 }
 
+// Publishing brings no recurrent memory to the host: neither at a prompt's boundaries nor in an answer, nor when what
+// was published is continued. With a disk it does, once for every entry that goes there.
+TEST(HostTier, PublishingBringsNoStateHere) {
+  FarRig& far = FarRig::shared(0);
+  const uint64_t recurrent = far.rig->model->config.recurrent_bytes_per_lane();
+  testing::SimulatedFiles files;
+  const test::ScriptedClock clock;
+  for (const bool with_disk : {false, true}) {
+    const auto disk = with_disk ? DiskTier::open({.folder = "/cache",
+                                                  .fingerprint = "far",
+                                                  .page_bytes = far.rig->model->target->pages().layout().page_bytes(),
+                                                  .least_free_bytes = 0,
+                                                  .background = false},
+                                                 files, clock)
+                                : nullptr;
+    EngineBench bench(*far.rig, {.lanes = 1, .max_context = 600, .cache = {.checkpoint_every = 32}}, disk.get());
+    const uint64_t before = far.backend->counts().downloaded;
+    Ids history = text_like(150, 7);
+    for (int turn = 0; turn < 3; ++turn) {
+      const test::Heard& heard =
+          bench.answer({.prompt = history, .max_tokens = 70, .boundaries = {64, 149}, .speculate = false});
+      history.insert(history.end(), heard.tokens.begin(), heard.tokens.end());
+    }
+    const uint64_t published = bench.engine->status().cache.published,
+                   brought = far.backend->counts().downloaded - before;
+    EXPECT_GE(published, 9u);
+    if (!with_disk) {
+      EXPECT_EQ(brought, 0u);
+      continue;
+    }
+    EXPECT_GE(disk->statistics().stored, 1u);
+    EXPECT_GE(brought, recurrent * disk->statistics().stored);
+  }
+}
+
 // The disk tier beside it: what the host keeps is not asked of the disk, and what is nowhere else comes from there.
 TEST(HostTier, BesideTheDisk) {
   EngineRig& plain = EngineRig::embedded();

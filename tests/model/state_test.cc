@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <set>
 
 #include "decode/generation.h"
+#include "support/far_backend.h"
 #include "support/test_model.h"
 #include "support/tiny_model.h"
 
@@ -164,6 +166,46 @@ TEST_P(StateTest, BytesThereAndBack) {
       EXPECT_FALSE(Checkpoint::from_bytes(model().config, pool(), length, pages, damaged)->finite());
     }
   }
+}
+
+// A backend with memory of its own: what is not finite is found wherever it lies in a checkpoint's recurrent memory, and no byte of that
+// comes to the host for it.
+TEST(StateElsewhere, WhatIsNotFiniteIsFoundWhereItLies) {
+  const test::TinyBundle bundle;
+  auto made = std::make_unique<test::FarBackend>(test::cpu_backend(Isa::kAuto, 1));
+  const test::FarBackend& far = *made;
+  const auto m = test::load_model(bundle.path(), {.max_rows = 64}, std::move(made));
+  auto lane = m->target->make_lane();
+  Ids ids;
+  for (int i = 0; i < 70; ++i) ids.push_back(i * 37 % m->config.vocab);
+  run_prompt(*m->target, *lane, ids, 23, {}, [](int64_t, int64_t, const ForwardResult&) { return true; });
+  const std::unique_ptr<Checkpoint> saved = lane->checkpoint();
+  const std::vector<std::byte> recurrent = saved->recurrent();
+  std::vector<float> values(recurrent.size() / sizeof(float));
+  std::memcpy(values.data(), recurrent.data(), recurrent.size());
+  ASSERT_TRUE(std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }));
+  ASSERT_GT(std::count_if(values.begin(), values.end(), [](float v) { return v != 0; }), static_cast<ptrdiff_t>(values.size() / 2));
+  const uint64_t brought = far.counts().downloaded;
+  ASSERT_GE(brought, recurrent.size());  // recurrent() did
+  EXPECT_TRUE(saved->finite());
+
+  const std::vector<std::byte> pages(saved->pages().size() * m->target->pages().layout().page_bytes());
+  const size_t layer = m->config.delta.state_floats() + m->config.delta.tail_floats();
+  for (const size_t place : {size_t{0}, size_t{1}, m->config.delta.state_floats() - 1, m->config.delta.state_floats(), layer - 1, layer, values.size() - 1})
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+      std::vector<float> damaged = values;
+      damaged[place] = bad;
+      const auto loaded =
+          Checkpoint::from_bytes(m->config, m->target->pages(), saved->length(), pages, std::as_bytes(std::span<const float>(damaged)));
+      ASSERT_NE(loaded, nullptr);
+      EXPECT_FALSE(loaded->finite()) << "float " << place << " of " << values.size() << " is " << bad;
+    }
+  std::vector<float> least = values;
+  least[3] = std::numeric_limits<float>::denorm_min();
+  least[4] = std::numeric_limits<float>::max();
+  EXPECT_TRUE(
+      Checkpoint::from_bytes(m->config, m->target->pages(), saved->length(), pages, std::as_bytes(std::span<const float>(least)))->finite());
+  EXPECT_EQ(far.counts().downloaded, brought);
 }
 
 // The memory of a dropped checkpoint serves the next one.

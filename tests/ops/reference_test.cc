@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-#include "support/ops_world.h"
+#include "support/finite_contract.h"
 
 namespace foretoken::test {
 namespace {
@@ -101,6 +101,8 @@ TEST(Reference, LinearMatchesDouble) {
   }
   EXPECT_TRUE(is_informative(out.view()));
 }
+
+TEST(Reference, WhatIsNotFiniteIsFound) { expect_all_finite(*reference(), "reference"); }
 
 // A non-finite activation makes that row NaN in every output, and no other row.
 TEST(Reference, NonFiniteActivationFailsItsRowAlone) {

@@ -79,6 +79,7 @@ class FarBackend final : public Backend {
 
   struct Counts {
     int transfers = 0, pieces = 0, waits = 0;
+    uint64_t uploaded = 0, downloaded = 0;  // bytes, but for transfers
   };
   const Counts& counts() const { return counts_; }
   void set_late(int polls) { late_ = polls; }
@@ -92,14 +93,21 @@ class FarBackend final : public Backend {
   Buffer allocate(size_t bytes) override { return memory_.take(bytes); }
   void upload(View host, View to) override {
     CHECK(!memory_.holds(host.data));
+    counts_.uploaded += bytes(host);
     inner_->upload(host, at(to));
   }
   void download(View from, View host) override {
     CHECK(!memory_.holds(host.data));
+    counts_.downloaded += bytes(host);
     inner_->download(at(from), host);
   }
   void copy(View from, View to) override { inner_->copy(at(from), at(to)); }
   void clear(View memory) override { inner_->clear(at(memory)); }
+  bool all_finite(std::span<const View> views) override {
+    std::vector<View> here;
+    for (const View& view : views) here.push_back(at(view));
+    return inner_->all_finite(here);
+  }
   TransferId begin_transfer(std::span<const TransferPiece> pieces, TransferWay way) override {
     Late transfer{.id = ++last_transfer_,
                   .way = way,
@@ -219,6 +227,7 @@ class FarBackend final : public Backend {
     });
   }
 
+  static uint64_t bytes(View v) { return static_cast<uint64_t>(v.rows * v.cols) * dtype_bytes(v.dtype); }
   View at(View v) const {
     v.data = v.empty() ? nullptr : memory_.near(v.data);
     return v;

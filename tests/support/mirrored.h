@@ -22,6 +22,12 @@ class Mirrored final : public Backend {
   BackendInfo info() const override { return device_->info(); }
   MatrixPtr pack(std::span<const MatrixSource> parts, MatrixUse use) override { return device_->pack(parts, use); }
 
+  bool all_finite(std::span<const View> views) override {
+    Call c(*device_, arena_);
+    std::vector<View> there;
+    for (const View& view : views) there.push_back(c.view(view));
+    return device_->all_finite(there);
+  }
   void embed(std::span<const RowInput> inputs, const MatrixSource& table, View out) override {
     device_->keep_table(table);
     Call c(*device_, arena_);
