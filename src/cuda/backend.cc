@@ -681,7 +681,10 @@ const CudaBackend::Pass& CudaBackend::describe(const Batch& batch, int64_t rows,
                .paths = queue_->put(std::span<const int32_t>(paths_)),
                .lane_count = static_cast<int>(lanes_.size()),
                .row_count = static_cast<int>(rows)};
-  last = {queue_->epoch(), rows, numbers_, pass};
+  last.epoch = queue_->epoch();
+  last.rows = rows;
+  last.numbers = numbers_;
+  last.pass = pass;
   return last.pass;
 }
 

@@ -126,7 +126,8 @@ TEST(HostTier, SuspendedRequests) {
     EXPECT_GT(status.preemptions, 3u);
     EXPECT_GT(status.host->hits, 3u);
     EXPECT_GT(compared, 40);
-    EXPECT_LT(status.recomputed_rows, 100u);
+    // When requests are suspended depends on the clock; each would compute sixty rows and more again.
+    EXPECT_LT(status.recomputed_rows, 12 * status.preemptions) << status.preemptions << " preemptions";
     EXPECT_LE(status.pages_in_use, 14u);
   }
 }
