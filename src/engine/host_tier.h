@@ -67,6 +67,7 @@ class HostTier {
   void finish(TransferId transfer) const { device_.backend().finish_transfer(transfer); }
 
  private:
+  bool joins(const std::byte* page, const std::byte* block) const;
   size_t blocks_for(size_t bytes) const { return (bytes + blocks_.page_stride() - 1) / blocks_.page_stride(); }
 
   PagePool& device_;

@@ -38,6 +38,7 @@ std::byte* PagePool::take() {
   if (free_.empty()) {
     const size_t page = page_stride(), count = std::min(pages_per_slab(layout_, memory_), limit_ - in_use_);
     slabs_.push_back(memory_ == Memory::kStaging ? backend_.allocate_staging(count * page) : backend_.allocate(count * page));
+    slab_begins_.insert(slabs_.back().data());
     allocated_bytes_ += count * page;
     for (size_t i = count; i-- > 0;) free_.push_back(slabs_.back().data() + i * page);
   }

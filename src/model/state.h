@@ -7,6 +7,7 @@
 #include <memory>
 #include <span>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "model/config.h"
@@ -40,6 +41,8 @@ class PagePool {
   static size_t pages_per_slab(const KvLayout& layout, Memory memory = Memory::kOperators);
   // Bytes that a page takes.
   size_t page_stride() const { return std::max<size_t>(layout_.page_bytes(), 64); }
+  // Whether a page is the first of its slab: what lies before it is another allocation's, even where it adjoins.
+  bool begins_slab(const std::byte* page) const { return slab_begins_.contains(page); }
   size_t pages_in_use() const { return in_use_; }
   size_t allocated_bytes() const { return allocated_bytes_; }
 
@@ -48,6 +51,7 @@ class PagePool {
   Backend& backend_;
   Memory memory_;
   std::vector<Buffer> slabs_;
+  std::unordered_set<const std::byte*> slab_begins_;
   std::vector<std::byte*> free_;
   std::vector<Buffer> spare_memory_;  // at most kSpareMemories
   std::unordered_map<const std::byte*, uint32_t> more_holders_;  // beyond the first

@@ -1,7 +1,7 @@
 // A backend on the host that behaves as one with memory of its own: what `allocate` hands out are addresses that the
 // host cannot touch (it faults), operators take nothing else, and transfers are done late, some polls after they began
 // or when they are waited for. Until then their targets hold poison, and what they copy is what their sources hold at
-// the end. Test-only.
+// the end; each piece has to be of one allocation on either side. Test-only.
 #pragma once
 
 #include <sys/mman.h>
@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cstring>
 #include <deque>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -18,58 +19,93 @@
 
 namespace foretoken::test {
 
-// Addresses for operators, and the memory behind them at another place.
-class FarMemory {
+// Addresses in a row: what was taken after something else begins where that ends, where its size allows it, as with
+// memory of a device.
+class Row {
  public:
   static constexpr size_t kBytes = size_t{8} << 30;  // of addresses; memory comes when it is written
 
+  explicit Row(int protection) {
+    void* p = ::mmap(nullptr, kBytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(p != MAP_FAILED);
+    begin_ = static_cast<std::byte*>(p);
+  }
+  std::byte* begin() const { return begin_; }
+  bool holds(const void* p) const { return p >= begin_ && p < begin_ + kBytes; }
+  // Whether the bytes are all of one taking, as a device demands of what it copies at once.
+  bool are_one(const std::byte* p, size_t bytes) const {
+    const std::scoped_lock lock(mutex_);
+    auto after = size_of_.upper_bound(const_cast<std::byte*>(p));
+    return after != size_of_.begin() && p + bytes <= std::prev(after)->first + std::prev(after)->second;
+  }
+  std::byte* take(size_t bytes) {
+    const std::scoped_lock lock(mutex_);
+    std::vector<std::byte*>& spare = spare_[bytes];
+    if (!spare.empty()) {
+      std::byte* p = spare.back();
+      spare.pop_back();
+      return p;
+    }
+    CHECK(used_ + bytes <= kBytes);
+    std::byte* p = begin_ + used_;
+    used_ += (bytes + 63) / 64 * 64;
+    size_of_[p] = bytes;
+    return p;
+  }
+  size_t size_of(std::byte* p) const {
+    const std::scoped_lock lock(mutex_);
+    return size_of_.at(p);
+  }
+  void give_back(std::byte* p) {
+    const std::scoped_lock lock(mutex_);
+    spare_[size_of_.at(p)].push_back(p);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::byte* begin_;
+  size_t used_ = 0;
+  std::map<std::byte*, size_t> size_of_;
+  std::map<size_t, std::vector<std::byte*>> spare_;
+};
+
+// Addresses for operators, and the memory behind them at another place; staging memory.
+class FarMemory {
+ public:
   static FarMemory& instance() {
     static FarMemory memory;
     return memory;
   }
-  bool holds(const void* p) const { return p >= far_ && p < far_ + kBytes; }
+  bool holds(const void* p) const { return far_.holds(p); }
   std::byte* near(const std::byte* p) const {
     if (p == nullptr) return nullptr;
     CHECK(holds(p));
-    return near_ + (p - far_);
+    return near_.begin() + (p - far_.begin());
   }
   Buffer take(size_t bytes) {
     if (bytes == 0) return Buffer();
-    const std::scoped_lock lock(mutex_);
-    std::vector<std::byte*>& spare = spare_[bytes];
-    std::byte* p;
-    if (spare.empty()) {
-      CHECK(used_ + bytes <= kBytes);
-      p = far_ + used_;
-      used_ += (bytes + 64 + 4095) / 4096 * 4096;
-      size_of_[p] = bytes;
-    } else {
-      p = spare.back();
-      spare.pop_back();
-    }
+    std::byte* p = far_.take(bytes);
     std::memset(near(p), 0, bytes);
-    return Buffer(p, bytes, [](std::byte* q) { instance().give_back(q); });
+    return Buffer(p, bytes, [](std::byte* q) {
+      FarMemory& memory = instance();
+      std::memset(memory.near(q), 0xA5, memory.far_.size_of(q));
+      memory.far_.give_back(q);
+    });
+  }
+  Buffer take_staging(size_t bytes) {
+    if (bytes == 0) return Buffer();
+    std::byte* p = staging_.take(bytes);
+    std::memset(p, 0, bytes);
+    return Buffer(p, bytes, [](std::byte* q) { instance().staging_.give_back(q); });
+  }
+  bool are_one(const TransferPiece& piece, TransferWay way) const {
+    const bool out = way == TransferWay::kToStaging;
+    return (out ? far_ : staging_).are_one(piece.from, piece.bytes) &&
+           (out ? staging_ : far_).are_one(piece.to, piece.bytes);
   }
 
  private:
-  FarMemory() : far_(map(PROT_NONE)), near_(map(PROT_READ | PROT_WRITE)) {}
-  static std::byte* map(int protection) {
-    void* p = ::mmap(nullptr, kBytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    CHECK(p != MAP_FAILED);
-    return static_cast<std::byte*>(p);
-  }
-  void give_back(std::byte* p) {
-    const std::scoped_lock lock(mutex_);
-    const size_t bytes = size_of_.at(p);
-    std::memset(near(p), 0xA5, bytes);
-    spare_[bytes].push_back(p);
-  }
-
-  std::mutex mutex_;
-  std::byte *far_, *near_;
-  size_t used_ = 0;
-  std::map<std::byte*, size_t> size_of_;
-  std::map<size_t, std::vector<std::byte*>> spare_;
+  Row far_{PROT_NONE}, near_{PROT_READ | PROT_WRITE}, staging_{PROT_READ | PROT_WRITE};
 };
 
 class FarBackend final : public Backend {
@@ -91,6 +127,7 @@ class FarBackend final : public Backend {
   // ---- Memory
   bool on_host() const override { return false; }
   Buffer allocate(size_t bytes) override { return memory_.take(bytes); }
+  Buffer allocate_staging(size_t bytes) override { return memory_.take_staging(bytes); }
   void upload(View host, View to) override {
     CHECK(!memory_.holds(host.data));
     counts_.uploaded += bytes(host);
@@ -117,6 +154,7 @@ class FarBackend final : public Backend {
       const bool out = way == TransferWay::kToStaging;
       CHECK(memory_.holds(piece.to) != out);
       CHECK(memory_.holds(piece.from) == out);
+      CHECK(memory_.are_one(piece, way));
       if (out) piece.from = memory_.near(piece.from);
       else piece.to = memory_.near(piece.to);
       std::memset(piece.to, 0xFF, piece.bytes);
