@@ -1,6 +1,7 @@
 // Block diffusion as a drafter: tapped rows wait until a guess is wanted, then the context is extended and one block drafted. Its
 // lattice of candidates becomes a chain, or the best tree of the wanted size, chain first. Several lanes go together in one block pass.
 #include <algorithm>
+#include <bit>
 #include <numeric>
 #include <queue>
 
@@ -11,11 +12,12 @@ namespace {
 
 constexpr int kMaxBacklog = 256;  // rows that wait, and rows of one extension
 constexpr int kJoinedRows = 64;   // rows that a lane of a group brings to the group's extension
+constexpr int64_t kUsualRows = 8;  // of one member and cycle
 
 class BlockDrafter final : public Drafter {
  public:
   explicit BlockDrafter(DflashModel& model)
-      : model_(model), lane_(model.make_lane()), features_(model.pages().backend()), together_(model.pages().backend()), reach_(model.config().context_reach()) {
+      : model_(model), lane_(model.make_lane()), features_(model.pages().backend()), reach_(model.config().context_reach()) {
     needs_.tap_layers = model.config().taps;
   }
 
@@ -112,7 +114,8 @@ class BlockDrafter final : public Drafter {
 
   // Extends the contexts of all members by their waiting rows: a short one's in one call with the others', a long one's alone.
   void work_off(std::span<Drafter* const> group) {
-    together_.clear();
+    RowStore& together = model_.gathered();
+    together.clear();
     counts_.clear();
     std::vector<DflashContext> contexts;
     std::vector<BlockDrafter*> joined;
@@ -122,9 +125,12 @@ class BlockDrafter final : public Drafter {
       member->trim();
       if (member->waiting() == 0) continue;
       if (group.size() > 1 && member->waiting() <= kJoinedRows) {
+        // As many of each member as cycles usually bring, and of more members than these: later cycles should take no memory.
+        const auto members = static_cast<int64_t>(std::bit_ceil(std::max<size_t>(group.size(), 4)));
+        if (together.empty()) together.reserve(kUsualRows * members, member->features_.view().cols);
         counts_.push_back(static_cast<int>(member->waiting()));
         joined.push_back(member);
-        together_.append(member->features_.view());
+        together.append(member->features_.view());
         continue;
       }
       const View all = member->features_.view();
@@ -147,7 +153,7 @@ class BlockDrafter final : public Drafter {
       contexts.push_back({.lane = joined[i]->lane_.get(), .rows = std::span<const int>(rows_).subspan(at, static_cast<size_t>(counts_[i]))});
       at += static_cast<size_t>(counts_[i]);
     }
-    model_.extend(together_.view(), contexts);
+    model_.extend(together.view(), contexts);
     for (BlockDrafter* member : joined) member->clear_waiting();
   }
 
@@ -232,7 +238,7 @@ class BlockDrafter final : public Drafter {
   DflashModel& model_;
   std::unique_ptr<DflashLane> lane_;
   DrafterNeeds needs_;
-  RowStore features_, together_;  // tapped rows that wait; those of a group's members
+  RowStore features_;  // tapped rows that wait
   int64_t reach_;
   int64_t first_waiting_ = 0;
   std::vector<Node> nodes_;

@@ -51,6 +51,12 @@ View LazyRows::row(int64_t r) {
   return copy;
 }
 
+void RowStore::reserve(int64_t rows, int64_t cols) {
+  CHECK(empty());
+  const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
+  if (memory_.size() < bytes) memory_ = backend_.allocate(bytes);
+}
+
 View RowStore::room(int64_t rows, int64_t cols) {
   CHECK(rows_ == 0 || cols == cols_);
   if (rows_ == 0) first_ = 0;

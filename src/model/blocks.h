@@ -75,6 +75,8 @@ class RowStore {
   void append(View computed, std::span<const int> rows);
   void append(View computed);
   void append_host(View host);
+  // Room for so many rows, so that appending them takes no memory. While empty.
+  void reserve(int64_t rows, int64_t cols);
   void drop_front(int64_t rows);
   void clear() { first_ = rows_ = 0; }
 

@@ -109,6 +109,8 @@ class DflashModel {
   // Fuses the tapped rows of committed tokens and appends their K/V, once per token. features [any rows, taps * hidden], where operators
   // compute: ForwardResult::taps of a pass that tapped config().taps.
   void extend(View features, std::span<const DflashContext> lanes);
+  // Working memory for features of several lanes, which lasts as lanes come and go.
+  RowStore& gathered() { return gathered_; }
 
   // Drafts one block per entry, in one pass. A lane's context is not changed; a block's bits do not depend on the other blocks.
   std::span<const DflashDraft> draft(std::span<const DflashBlock> blocks);
@@ -136,6 +138,7 @@ class DflashModel {
   Scratch features_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, delta_{backend_}, before_{backend_};
   Scratch after_{backend_}, queries_{backend_}, kv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, logits_{backend_};
   Scratch selector_{backend_}, predecessors_{backend_}, successors_{backend_}, markov_{backend_}, scores_{backend_};
+  RowStore gathered_{backend_};
   LazyRows host_scores_{backend_}, host_hidden_{backend_}, host_previous_{backend_};
   View rotary_table_, unary_rows_, edge_rows_;  // of the call: ..., [slots, top_k], [slots * top_k, top_k]; the last two are one piece
   std::vector<TokenId> candidates_;
