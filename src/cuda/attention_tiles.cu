@@ -11,6 +11,7 @@
 
 #include "cuda/attention.cuh"
 #include "cuda/bulk.cuh"
+#include "cuda/mma.cuh"
 
 namespace foretoken::cuda {
 namespace {
@@ -18,13 +19,6 @@ namespace {
 constexpr int kThreads = 32 * kTileWarps;
 static_assert(kTileWarps * kPageTokens == kTileSpan);
 
-FORETOKEN_DEVICE void mma(float (&c)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
 FORETOKEN_DEVICE void load_rows(uint32_t (&to)[4], uint32_t from) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
@@ -43,9 +37,6 @@ FORETOKEN_DEVICE void load_columns(uint32_t (&to)[1][2], uint32_t from) {
                : "=r"(to[0][0]), "=r"(to[0][1])
                : "r"(from)
                : "memory");
-}
-FORETOKEN_DEVICE void copy_16_or_zeros(uint32_t to, const void* from, bool exists) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
 }
 FORETOKEN_DEVICE void wait_copies_but(int pending) {
   switch (pending) {
@@ -217,8 +208,8 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
             const bool exists = first + i * kCopyRows < most_seen;
             const int position = exists ? first + i * kCopyRows : most_seen - 1;
             const int64_t slot = apart ? slot_at(position) : begin + position;
-            copy_16_or_zeros(to + i * kCopyRows * (kDim * 2),
-                             page_at(slot) + value_at + slot % kPageTokens * (kDim * 2) + value_chunk * 16, exists);
+            copy_16(to + i * kCopyRows * (kDim * 2),
+                    page_at(slot) + value_at + slot % kPageTokens * (kDim * 2) + value_chunk * 16, exists);
           }
         }
       }
@@ -327,9 +318,9 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
             load_rows(upper, from);
             load_rows(lower, from + kQueryHalf);
 #pragma unroll
-            for (int n = 0; n < kScoreBlocks; ++n) mma(sum[t][n], upper, key[n / 2][n % 2]);
+            for (int n = 0; n < kScoreBlocks; ++n) mma(sum[t][n], upper, key[n / 2][n % 2][0], key[n / 2][n % 2][1]);
 #pragma unroll
-            for (int n = 0; n < kScoreBlocks; ++n) mma(sum[t][n], lower, key[n / 2][n % 2]);
+            for (int n = 0; n < kScoreBlocks; ++n) mma(sum[t][n], lower, key[n / 2][n % 2][0], key[n / 2][n % 2][1]);
           }
         }
       }
@@ -426,9 +417,11 @@ __global__ void __launch_bounds__(kThreads, 1) tile_kernel(TileTask task) {
             load_rows(upper, from);
             load_rows(lower, from + kWeightHalf);
 #pragma unroll
-            for (int n = 0; n < kBlocks; ++n) mma(sum[t][n], upper, value[n / kAtOnce][n % kAtOnce]);
+            for (int n = 0; n < kBlocks; ++n)
+              mma(sum[t][n], upper, value[n / kAtOnce][n % kAtOnce][0], value[n / kAtOnce][n % kAtOnce][1]);
 #pragma unroll
-            for (int n = 0; n < kBlocks; ++n) mma(sum[t][n], lower, value[n / kAtOnce][n % kAtOnce]);
+            for (int n = 0; n < kBlocks; ++n)
+              mma(sum[t][n], lower, value[n / kAtOnce][n % kAtOnce][0], value[n / kAtOnce][n % kAtOnce][1]);
           }
         }
       }

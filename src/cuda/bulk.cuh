@@ -24,6 +24,9 @@ FORETOKEN_DEVICE uint32_t kept(uint32_t value) {
 FORETOKEN_DEVICE void copy_16(uint32_t to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
+FORETOKEN_DEVICE void copy_16(uint32_t to, const void* from, bool exists) {  // else zeros
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0) : "memory");
+}
 FORETOKEN_DEVICE void copy_4(uint32_t to, const void* from, bool exists) {  // else a zero
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(exists ? 4 : 0) : "memory");
 }

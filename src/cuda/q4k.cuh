@@ -47,12 +47,6 @@ FORETOKEN_DEVICE uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
   return r;
 }
 
-FORETOKEN_DEVICE void mma_f16(float (&acc)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // Inputs 2 i and 2 i + 1 of a word times their scale. A code's bits alone are that many 2^-24 of f16, below its normal
 // numbers, which these instructions and the matrix unit's take as they are: so is the product, exactly.
 FORETOKEN_DEVICE uint32_t scaled_codes(uint32_t w, int i, uint32_t scale) {
