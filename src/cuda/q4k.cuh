@@ -11,6 +11,7 @@
 #pragma once
 
 #include "cuda/bulk.cuh"
+#include "cuda/lift.h"
 #include "cuda/linear.cuh"
 
 namespace foretoken::cuda {
@@ -113,16 +114,16 @@ FORETOKEN_DEVICE uint4 inputs_at(const uint16_t* from, int j, int t) {
 }
 
 // The inputs of column g in a super-block from bf16 to f16, times a power of two that brings the largest of them to
-// [2^14, 2^15): exactly, but for what is 2^29 times smaller than it. The result undoes that and the unit of the codes;
-// where it cannot (inputs of 2^118 and more) they become infinite. What is not finite stays so.
+// [2^14, 2^15): exactly, but for what is 2^29 times smaller than it. The result undoes that and the unit of the codes.
+// What is not finite stays so.
 FORETOKEN_DEVICE float lift(uint4 (&x)[8]) {
   uint32_t pairs = 0;
 #pragma unroll
   for (int j = 0; j < 8; ++j)
     for (const uint32_t w : {x[j].x, x[j].y, x[j].z, x[j].w}) pairs = __vmaxu2(pairs, w & 0x7FFF7FFFu);
   for (int s = 1; s < 4; s *= 2) pairs = __vmaxu2(pairs, __shfl_xor_sync(0xFFFFFFFFu, pairs, s));
-  const int exponent = static_cast<int>(max(pairs & 0xFFFFu, pairs >> 16) >> 7), up = min(268 - exponent, 254);
-  const float factor = __int_as_float(up << 23);
+  const Lift lift = lift_of(static_cast<int>(max(pairs & 0xFFFFu, pairs >> 16) >> 7));
+  const float factor = __int_as_float(lift.up << 23);
 #pragma unroll
   for (int j = 0; j < 8; ++j)
     for (uint32_t* const w : {&x[j].x, &x[j].y, &x[j].z, &x[j].w}) {
@@ -130,7 +131,7 @@ FORETOKEN_DEVICE float lift(uint4 (&x)[8]) {
                                              __fmul_rn(__uint_as_float(*w & 0xFFFF0000u), factor));
       *w = *reinterpret_cast<const uint32_t*>(&pair);
     }
-  return __int_as_float(min(278 - up, 254) << 23);
+  return __int_as_float(lift.back << 23);
 }
 // Of the columns 2 t and 2 t + 1.
 FORETOKEN_DEVICE void lift(uint4 (&x)[8], float (&power)[2]) {

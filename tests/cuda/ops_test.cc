@@ -108,6 +108,14 @@ std::vector<std::byte> random_weight(Random& random, QuantFormat format, int64_t
   return bytes;
 }
 
+std::vector<float> decoded(QuantFormat format, std::span<const std::byte> bytes, int64_t rows, int64_t cols) {
+  std::vector<float> values(static_cast<size_t>(rows * cols));
+  const size_t each = row_bytes(format, cols);
+  for (size_t r = 0; r < static_cast<size_t>(rows); ++r)
+    dequantize(format, bytes.subspan(r * each, each), std::span(values).subspan(r * static_cast<size_t>(cols), static_cast<size_t>(cols)));
+  return values;
+}
+
 constexpr QuantFormat kAllFormats[] = {QuantFormat::kF32,  QuantFormat::kF16,  QuantFormat::kBF16, QuantFormat::kQ8_0,   QuantFormat::kQ4_0,
                                        QuantFormat::kQ4_1, QuantFormat::kQ5_0, QuantFormat::kQ5_1, QuantFormat::kIQ4_NL, QuantFormat::kQ2_K,
                                        QuantFormat::kQ3_K, QuantFormat::kQ4_K, QuantFormat::kQ5_K, QuantFormat::kQ6_K,   QuantFormat::kIQ4_XS};
@@ -141,10 +149,7 @@ TEST_F(CudaOps, ProductsOfEveryFormat) {
       const bool floats = format == QuantFormat::kF32 || format == QuantFormat::kF16;
       const bool integers = format == QuantFormat::kQ4_K || (format == QuantFormat::kQ6_K && cols % 256 == 0);  // codes are not rounded; sums of codes and of inputs partly cancel
       const std::vector<std::byte> bytes = random_weight(random, format, outputs, cols);
-      std::vector<float> w(static_cast<size_t>(outputs * cols));
-      for (int64_t o = 0; o < outputs; ++o)
-        dequantize(format, std::span(bytes).subspan(static_cast<size_t>(o) * row_bytes(format, cols), row_bytes(format, cols)),
-                   std::span(w).subspan(static_cast<size_t>(o * cols), static_cast<size_t>(cols)));
+      const std::vector<float> w = decoded(format, bytes, outputs, cols);
       const MatrixSource source{"weight", format, outputs, cols, bytes, {}, {}};
       const MatrixPtr matrix = backend.pack({&source, 1});
       const int most = 130;
@@ -191,10 +196,7 @@ TEST_F(CudaOps, ProductsOfEveryMagnitude) {
   const int rows = 40;
   for (const QuantFormat format : {QuantFormat::kQ4_K, QuantFormat::kQ6_K}) {
     const std::vector<std::byte> bytes = random_weight(random, format, outputs, cols);
-    std::vector<float> w(static_cast<size_t>(outputs * cols));
-    for (int64_t o = 0; o < outputs; ++o)
-      dequantize(format, std::span(bytes).subspan(static_cast<size_t>(o) * row_bytes(format, cols), row_bytes(format, cols)),
-                 std::span(w).subspan(static_cast<size_t>(o * cols), static_cast<size_t>(cols)));
+    const std::vector<float> w = decoded(format, bytes, outputs, cols);
     const MatrixSource source{"weight", format, outputs, cols, bytes, {}, {}};
     const MatrixPtr matrix = backend.pack({&source, 1});
     Matrix2 x = Matrix2::random(random, rows, cols), out(rows, outputs), alone(1, outputs);
@@ -223,6 +225,12 @@ TEST_F(CudaOps, ProductsOfEveryMagnitude) {
       expect_same_bits(alone.row(0), out.row(r), "row " + std::to_string(r));
     }
     EXPECT_TRUE(is_informative(out.view()));
+    if (format != QuantFormat::kQ4_K) continue;
+    // More than f16 can be told of: a row that fails, and no wrong one.
+    Matrix2 beyond = Matrix2::random(random, 1, cols);
+    for (int64_t c = 0; c < cols; ++c) beyond.at(0, c) = to_float(to_bf16((0.5f + std::fabs(beyond.at(0, c))) * 0x1p122f));
+    backend.linear(beyond.view(), *matrix, alone.view());
+    for (int64_t o = 0; o < outputs; ++o) EXPECT_FALSE(std::isfinite(alone.at(0, o))) << o;
   }
 }
 

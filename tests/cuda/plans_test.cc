@@ -1,5 +1,6 @@
 // Plans of the CUDA kernels: what they ask for fits the device, for every card that releases are built for and every
 // shape; those of the H200 are the measured ones. No GPU takes part.
+#include "cuda/lift.h"
 #include "cuda/plans.h"
 
 #include <gtest/gtest.h>
@@ -142,6 +143,22 @@ TEST(CudaPlans, DeltaCore) {
       EXPECT_LE(core_bytes(dim), limits_of(card).block_shared) << card.name;
       EXPECT_LE(2 * (core_bytes(dim) + kReservedShared), limits_of(card).multiprocessor_shared) << card.name;
     }
+}
+
+// Inputs of Q4_K: what is done to them is undone exactly, for every exponent of the largest, or it is infinite.
+TEST(CudaPlans, Lift) {
+  int brought = 0, infinite = 0;
+  for (int largest = 0; largest <= 255; ++largest) {
+    const Lift lift = lift_of(largest);
+    ASSERT_TRUE(0 < lift.up && lift.up < 255 && 0 < lift.back && lift.back < 255) << largest;
+    EXPECT_EQ((lift.up - 127) + (lift.back - 127), 24) << largest;
+    const int power = largest - 127 + lift.up - 127;  // of the largest in f16
+    if (14 <= largest && largest <= 244) EXPECT_EQ(power, 14) << largest, ++brought;
+    if (largest < 14) EXPECT_LT(power, 14);
+    if (largest >= 246) EXPECT_GT(power, 15) << largest, ++infinite;  // f16 ends below 2^16
+  }
+  EXPECT_EQ(brought, 231);
+  EXPECT_EQ(infinite, 10);
 }
 
 TEST(CudaPlans, Spans) {
