@@ -5,26 +5,14 @@
 #include <chrono>
 #include <cstdio>
 
+#include "support/cuda_device.h"
 #include "support/finite_contract.h"
 #include "support/mirrored.h"
 
 namespace foretoken::test {
 namespace {
 
-Backend* cuda() {
-  static const std::unique_ptr<Backend> backend = [] {
-    auto made = make_cuda_backend();
-    return made ? *std::move(made) : nullptr;
-  }();
-  return backend.get();
-}
-
-class CudaFinite : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda() == nullptr) GTEST_SKIP() << "no device";
-  }
-};
+class CudaFinite : public DeviceTest {};
 
 // 48 layers of 48 states of 128 x 128 and tails of 3 x 10,240.
 constexpr int64_t kFloats = 48 * (48 * 128 * 128 + 3 * 10240);

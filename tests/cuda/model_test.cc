@@ -6,17 +6,13 @@
 #include <cstring>
 #include <filesystem>
 
+#include "support/cuda_device.h"
 #include "support/test_model.h"
 
 namespace foretoken::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::unique_ptr<Backend> cuda_or_null() {
-  auto backend = make_cuda_backend();
-  return backend ? *std::move(backend) : nullptr;
-}
 
 std::vector<float> run(TestModel& m, LaneState& lane, std::span<const TokenId> tokens, int settled, std::span<const int16_t> parent = {},
                        bool commit = true) {
@@ -69,12 +65,7 @@ std::vector<fs::path> models() {
   return found;
 }
 
-class CudaModel : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (!cuda_or_null()) GTEST_SKIP() << "no device";
-  }
-};
+class CudaModel : public DeviceTest {};
 
 TEST_F(CudaModel, NearTheCpuBackend) {
   for (const fs::path& path : models()) {

@@ -7,25 +7,13 @@
 #include <cstring>
 
 #include "engine/host_tier.h"
+#include "support/cuda_device.h"
 #include "support/test_model.h"
 
 namespace foretoken::test {
 namespace {
 
-Backend* cuda() {
-  static const std::unique_ptr<Backend> backend = [] {
-    auto made = make_cuda_backend();
-    return made ? *std::move(made) : nullptr;
-  }();
-  return backend.get();
-}
-
-class CudaTransfers : public ::testing::Test {
- protected:
-  void SetUp() override {
-    if (cuda() == nullptr) GTEST_SKIP() << "no device";
-  }
-};
+class CudaTransfers : public DeviceTest {};
 
 View floats(const Buffer& buffer, size_t first, int64_t count) {
   return View::of(reinterpret_cast<float*>(buffer.data()) + first, 1, count);
