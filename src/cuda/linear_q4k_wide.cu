@@ -179,8 +179,8 @@ struct Ring {
 };
 
 // An instruction takes as long for few columns as for 64, since it is the weights that it waits for: only 128 columns
-// are multiplied in two parts, one while the sums of the other are scaled. 32 columns have registers for the sums of
-// two steps, 64 leave the waiting to other warpgroups.
+// are multiplied in two parts, one while the sums of the other are scaled. Of Q6_K, whose every step is scaled, 32
+// columns have registers for the sums of two steps, 64 leave the waiting to other warpgroups.
 template <int kColumns>
 constexpr int kParts = kColumns == 128 ? 2 : 1;
 template <int kColumns>
