@@ -13,7 +13,7 @@
 namespace foretoken::app {
 namespace {
 
-constexpr int kNumericsVersion = 2;  // raised when a rounding or an order of sums changes (docs/numerics.md)
+constexpr int kNumericsVersion = 3;  // raised when a rounding or an order of sums changes (docs/numerics.md)
 
 struct Planned {
   EngineMemoryOptions demands;

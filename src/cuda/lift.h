@@ -5,18 +5,16 @@
 
 namespace foretoken::cuda {
 
-// Exponents of powers of two, as fp32 has them (2^(e - 127)): of the factor of a super-block's inputs, and of what undoes
-// it together with the unit of the codes, 2^-24.
+// Exponents as fp32 and bf16 have them: what becomes f16's least one, and that of the power of two (2^(back - 127)) that
+// undoes the change of scale together with the unit of the codes, 2^-24. f16 is the input times 2^(112 - floor).
 struct Lift {
-  int up = 0, back = 0;
+  int floor = 0, back = 0;
 };
-// `largest`: the exponent of the largest input, as fp32 and bf16 have it; 255 is not finite. It comes to [2^14, 2^15).
-// Inputs below 2^-113 come to less, since the factor has no more; of inputs from 2^118 on, where nothing undoes the
-// factor that they need, the factor is that of 2^117: f16 makes those from 2^119 on infinite, so that their row fails.
+// `largest`: the exponent of the largest input; 255 is not finite. It comes to [2^15, 2^16), or stays at the lower end
+// where it is below 2^-97. Nothing undoes what inputs from 2^119 on need: `back` is infinite, so that their row fails.
 constexpr Lift lift_of(int largest) {
-  constexpr int kMost = 254;  // of a finite power
-  const int up = std::clamp(268 - largest, 278 - kMost, kMost);
-  return {up, 278 - up};
+  const int floor = std::max(largest - 30, 0);
+  return {floor, std::min(floor + 39, 255)};
 }
 
 }  // namespace foretoken::cuda

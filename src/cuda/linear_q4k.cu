@@ -2,8 +2,11 @@
 // one super-block of it, and streams tiles of sixteen outputs through shared memory by bulk copies requested well
 // ahead: before the kernel that makes the rows has ended, and across tiles. Every value of a super-block is left in
 // shared memory; the warps take turns in adding up a tile's.
+//
+// What a kernel does once is fetched anew at every launch, so it is short, and nothing is written twice.
 #include <algorithm>
 #include <array>
+#include <bit>
 
 #include "cuda/q4k.cuh"
 
@@ -11,20 +14,21 @@ namespace foretoken::cuda {
 namespace {
 
 template <int kBlocks>
-constexpr int kBuffers = buffers_of(kBlocks);
+constexpr uint32_t kBuffers = buffers_of(kBlocks);
 template <int kBlocks>
 constexpr int kValues = values_of(kBlocks);
 
 struct Plan {
   Slices slices;
-  int tiles = 0, stages = 1;
-  int64_t plane = 0;  // floats from the sums of one slice to those of the next
+  int tiles = 0, stage_bits = 0;  // a warp has 2^stage_bits stages
+  int64_t plane = 0;              // floats from the sums of one slice to those of the next
 };
 
-struct Work {
+// The super-blocks of a warp in the order of its work, of which it asks for one after the other.
+struct Cursor {
   const uint8_t* weights = nullptr;
-  int64_t tile = 0;
-  int item = -1;
+  uint32_t next = 0;       // behind `weights`, in units of 16 bytes
+  int item = 0, left = 0;  // experts: the item, and how many of its tiles are left
 };
 
 // kGated: what becomes of gates and ups (Hidden) in place of the products. Where no kernel of many rows exists, rows
@@ -41,11 +45,12 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
             places = gridDim.x / plan.slices.count;
   const int first_unit = plan.slices.begin(slice), used = plan.slices.begin(slice + 1) - first_unit,
             unit = first_unit + warp;
-  uint8_t* const ring = memory + static_cast<size_t>(warp) * plan.stages * Format::kBytes;
+  const uint32_t stages = 1u << plan.stage_bits;
+  uint8_t* const ring = memory + static_cast<size_t>(warp) * stages * Format::kBytes;
   uint8_t* const kept =
-      memory + static_cast<size_t>(warps) * plan.stages * Format::kBytes + static_cast<size_t>(warp) * kKeptBytes;
+      memory + static_cast<size_t>(warps) * stages * Format::kBytes + static_cast<size_t>(warp) * kKeptBytes;
   float* const values = reinterpret_cast<float*>(
-      memory + static_cast<size_t>(warps) * (plan.stages * Format::kBytes + (kBlocks > 1 ? kKeptBytes : 0)));
+      memory + static_cast<size_t>(warps) * (stages * Format::kBytes + (kBlocks > 1 ? kKeptBytes : 0)));
 
 #if !FORETOKEN_HAS_WGMMA
   if constexpr (!kExperts) {  // this group's rows
@@ -61,9 +66,12 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   }
 #endif
   if (lane == 0) {
-    for (int s = 0; s < plan.stages; ++s) barrier_init(arrived[warp][s], kRequesters);
+#pragma unroll 1
+    for (uint32_t s = 0; s < stages; ++s) barrier_init(arrived[warp][s], kRequesters);
     if (warp == 0)
-      for (int b = 0; b < kBuffers<kBlocks>; ++b) barrier_init(complete[b], used), barrier_init(vacant[b], 1);
+#pragma unroll 1
+      for (uint32_t b = 0; b < kBuffers<kBlocks>; ++b)
+        barrier_init(complete[b], static_cast<uint32_t>(used)), barrier_init(vacant[b], 1);
     fence_barriers();
   }
   meet_requesters();
@@ -79,80 +87,96 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     }
   }
 
-  // Work items of this block: tiles of outputs, or pairs of an expert's item and a tile.
-  int count, begin = 0;
+  // Work of this block: tiles of outputs, or pairs of an expert's item and a tile.
+  int begin = 0;
+  uint32_t count;
+  const uint32_t tile_size = static_cast<uint32_t>(plan.slices.units) * (Format::kBytes / 16);
+  Cursor cursor;
+  const auto weights_of = [&](int item) {
+    return static_cast<const uint8_t*>(columns.parts[columns.items[item].expert].codes) + unit * Format::kBytes;
+  };
   if constexpr (kExperts) {
     const int64_t all = int64_t{*columns.item_count} * plan.tiles;
     begin = static_cast<int>(place * all / places);
-    count = static_cast<int>((place + 1) * all / places) - begin;
+    count = static_cast<uint32_t>((place + 1) * all / places) - static_cast<uint32_t>(begin);
+    if (count == 0) return;
+    const int item = begin / plan.tiles, tile = begin % plan.tiles;
+    cursor = {weights_of(item), static_cast<uint32_t>(tile) * tile_size, item, plan.tiles - tile};
   } else {
     count = place < plan.tiles ? (plan.tiles - place - 1) / places + 1 : 0;
+    cursor.next = static_cast<uint32_t>(place) * tile_size;
   }
-  const auto work_at = [&](int i) {
-    Work work;
-    if constexpr (kExperts) {
-      work.item = (begin + i) / plan.tiles;
-      work.tile = (begin + i) % plan.tiles;
-      work.weights = static_cast<const uint8_t*>(columns.parts[columns.items[work.item].expert].codes);
-    } else {
-      work.tile = place + int64_t{i} * places;
-      work.weights = static_cast<const uint8_t*>(part.codes);
+  const uint32_t ring_address = shared_address(ring), arrived_address = shared_address(arrived[warp]);
+  const auto request = [&](uint32_t i, int stage) {  // tile i: the next one
+    if (lane < kRequesters) {
+      barrier_expect(arrived[warp][stage], Format::kBytes);
+      const uint8_t* weights =
+          kExperts ? cursor.weights : static_cast<const uint8_t*>(part.codes) + unit * Format::kBytes;
+      bulk_copy(ring_address + static_cast<uint32_t>(stage * Format::kBytes), weights + uint64_t{cursor.next} * 16,
+                Format::kBytes, arrived_address + 8 * static_cast<uint32_t>(stage));
+      barrier_requested(arrived[warp][stage]);
     }
-    return work;
+    if constexpr (kExperts) {
+      cursor.next += tile_size;
+      if (--cursor.left == 0 && i + 1 < count) {
+        cursor.left = plan.tiles;
+        cursor.weights = weights_of(++cursor.item);
+        cursor.next = 0;
+      }
+    } else {
+      cursor.next += static_cast<uint32_t>(places) * tile_size;
+    }
   };
-  const auto request = [&](int i, int stage) {  // by the requesters
-    const Work work = work_at(i);
-    barrier_expect(arrived[warp][stage], Format::kBytes);
-    bulk_copy(shared_address(ring + stage * Format::kBytes),
-              work.weights + (work.tile * plan.slices.units + unit) * Format::kBytes, Format::kBytes,
-              shared_address(&arrived[warp][stage]));
-    barrier_requested(arrived[warp][stage]);
-  };
-  if (lane < kRequesters && warp < used)
-    for (int i = 0; i < plan.stages && i < count; ++i) request(i, i);
+  if (warp < used)
+#pragma unroll 1
+    for (uint32_t i = 0; i < stages && i < count; ++i) request(i, static_cast<int>(i));
   __syncthreads();
   if constexpr (!kExperts) begin_kernel();  // the weights are on their way while the kernel before ends
   if (warp >= used || count == 0) return;
 
   uint4 x0[8];
   Totals totals[kBlocks];
-  const int* order = nullptr;
   int rows = static_cast<int>(columns.rows);
   const auto load_rows = [&](int item) {
+    const int* order = nullptr;
     if constexpr (kExperts) {
       const ExpertItem of = columns.items[item];
       order = columns.order + of.first;
       rows = of.count;
     }
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      const int column = b * 8 + g;
-      const bool exists = column < rows;
+    for (int b = kBlocks - 1; b >= 0; --b) {
+      const int column = min(b * 8 + g, rows - 1);  // columns without a row have another's, and leave nothing
       int64_t row = column;
-      if constexpr (kExperts) row = exists ? order[column] / static_cast<int>(columns.divisor) : 0;
+      if constexpr (kExperts) row = order[column] / static_cast<int>(columns.divisor);
       const uint16_t* from = columns.x + row * columns.padded + unit * 256;
       uint4 v[8];
 #pragma unroll
-      for (int j = 0; j < 8; ++j) v[j] = exists ? inputs_at<Format>(from, j, t) : make_uint4(0, 0, 0, 0);
-      totals[b] = totals_of<Format>([&](int j) { return v[j]; });
+      for (int j = 0; j < 8; ++j) v[j] = inputs_at<Format>(from, j, t);
+      totals[b] = totals_of<Format>(v);
       if constexpr (Format::kHasMinimums) lift(v, totals[b].power);
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
         if (b == 0) x0[j] = v[j];
         else *reinterpret_cast<uint4*>(kept + j * 512 + lane * 16) = v[j];  // read by this lane alone
       }
+      asm volatile("" ::: "memory");  // one block after the other: registers have room for no more
     }
   };
   // Sixteen outputs of a tile: a lane takes four of one column.
-  const auto add_up = [&](int i, int buffer, int lap) {
-    barrier_wait(complete[buffer], static_cast<uint32_t>(lap & 1));
-    const Work work = work_at(i);
+  const auto add_up = [&](uint32_t i) {
+    const int buffer = static_cast<int>(i % kBuffers<kBlocks>);
+    barrier_wait(complete[buffer], i / kBuffers<kBlocks> & 1);
+    int64_t tile;
     const int* to = nullptr;
     int existing = static_cast<int>(columns.rows);
     if constexpr (kExperts) {
-      const ExpertItem of = columns.items[work.item];
+      const ExpertItem of = columns.items[(begin + static_cast<int>(i)) / plan.tiles];
+      tile = (begin + static_cast<int>(i)) % plan.tiles;
       to = columns.order + of.first;
       existing = of.count;
+    } else {
+      tile = place + int64_t{i} * places;
     }
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -172,7 +196,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
         const float first = __shfl_xor_sync(0xFFFFFFFFu, ups ? sum[0] : sum[2], 2),
                     second = __shfl_xor_sync(0xFFFFFFFFu, ups ? sum[1] : sum[3], 2);
         if (column < existing) {
-          const int64_t row = kExperts ? to[column] : column, n = work.tile * 8 + lane % 2 * 4 + (ups ? 2 : 0),
+          const int64_t row = kExperts ? to[column] : column, n = tile * 8 + lane % 2 * 4 + (ups ? 2 : 0),
                         at = row * columns.hidden.width + n;
           const float even = __fmul_rn(silu(ups ? first : sum[0]), ups ? sum[2] : first),
                       odd = __fmul_rn(silu(ups ? second : sum[1]), ups ? sum[3] : second);
@@ -180,7 +204,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
           if (columns.hidden.floats) *reinterpret_cast<float2*>(columns.hidden.floats + at) = make_float2(even, odd);
         }
       } else if (column < existing) {
-        const int64_t row = kExperts ? to[column] : column, o = work.tile * 16 + output;
+        const int64_t row = kExperts ? to[column] : column, o = tile * 16 + output;
         float* out = columns.out + slice * plan.plane + row * columns.stride + columns.first + o;
 #pragma unroll
         for (int j = 0; j < 4; ++j)
@@ -192,43 +216,47 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   };
 
   // Counted along, since a division takes as long as a tenth of a tile.
-  int item = -1, stage = 0, turn = 0, buffer = 0, lap = 0, adder = used - 1, last_buffer = 0, last_lap = 0;
-  if constexpr (!kExperts) load_rows(0);
+  int item = -1, left = 0;  // left: tiles of the item
+  int others = warp + 1;    // tiles that other warps add up before it is this one's turn
+  if constexpr (kExperts) item += begin / plan.tiles;
+  else load_rows(0);
 #pragma unroll 1
-  for (int i = 0; i < count; ++i) {
-    if constexpr (kExperts) {
-      const int next = (begin + i) / plan.tiles;
-      if (next != item) load_rows(item = next);
-    }
-    barrier_wait(arrived[warp][stage], static_cast<uint32_t>(turn));
-    float value[kBlocks][4];
-    super_block<kBlocks>(
-        Format{}, ring + stage * Format::kBytes,
-        [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
-        [&](int b) { return totals[b]; }, value);
-    __syncwarp();
-    if (lane < kRequesters && i + plan.stages < count) request(i + plan.stages, stage);
-    if (++stage == plan.stages) stage = 0, turn ^= 1;
+  for (uint32_t i = 0; i <= count; ++i) {
+    if (i < count) {
+      if constexpr (kExperts) {
+        if (left == 0) load_rows(++item), left = plan.tiles - (i == 0 ? begin % plan.tiles : 0);
+        --left;
+      }
+      const int stage = static_cast<int>(i & (stages - 1));
+      barrier_wait(arrived[warp][stage], i >> plan.stage_bits & 1);
+      float value[kBlocks][4];
+      super_block<kBlocks>(
+          Format{}, ring + stage * Format::kBytes,
+          [&](int b, int j) { return b == 0 ? x0[j] : *reinterpret_cast<const uint4*>(kept + j * 512 + lane * 16); },
+          [&](int b) { return totals[b]; }, value);
+      __syncwarp();
+      if (i + stages < count) request(i + stages, stage);
 
-    if (lap > 0) barrier_wait(vacant[buffer], static_cast<uint32_t>(lap - 1 & 1));
-    float* to = values + (buffer * warps + warp) * kValues<kBlocks>;
+      const int buffer = static_cast<int>(i % kBuffers<kBlocks>);
+      barrier_wait(vacant[buffer], i / kBuffers<kBlocks> & 1 ^ 1);
+      float* to = values + (buffer * warps + warp) * kValues<kBlocks>;
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      if (b * 8 + 2 * t >= rows) continue;
-      to[(b * 8 + 2 * t) * kColumnStride + g] = value[b][0];
-      to[(b * 8 + 2 * t + 1) * kColumnStride + g] = value[b][1];
-      to[(b * 8 + 2 * t) * kColumnStride + g + 8] = value[b][2];
-      to[(b * 8 + 2 * t + 1) * kColumnStride + g + 8] = value[b][3];
+      for (int b = 0; b < kBlocks; ++b) {
+        if (b * 8 + 2 * t >= rows) continue;
+        to[(b * 8 + 2 * t) * kColumnStride + g] = value[b][0];
+        to[(b * 8 + 2 * t + 1) * kColumnStride + g] = value[b][1];
+        to[(b * 8 + 2 * t) * kColumnStride + g + 8] = value[b][2];
+        to[(b * 8 + 2 * t + 1) * kColumnStride + g + 8] = value[b][3];
+      }
+      __syncwarp();
+      if (lane == 0) barrier_arrive(complete[buffer]);
     }
-    __syncwarp();
-    if (lane == 0) barrier_arrive(complete[buffer]);
-    if (i > 0 && adder == warp) add_up(i - 1, last_buffer, last_lap);
-    if (++adder == used) adder = 0;
-    last_buffer = buffer;
-    last_lap = lap;
-    if (++buffer == kBuffers<kBlocks>) buffer = 0, ++lap;
+    if (others == 0) {  // the tile before
+      others = used;
+      add_up(i - 1);
+    }
+    --others;
   }
-  if (adder == warp) add_up(count - 1, last_buffer, last_lap);
 }
 
 // Blocks of so many warps whose registers a multiprocessor has at once: one more would wait for another to end.
@@ -257,8 +285,8 @@ void run_kernel(const Part& part, const Columns& columns, int64_t plane, int64_t
   const FewRowsPlan plan = plan_few_rows(task, queue.limits());
   CHECK(plan.stages > 0);
   Launch{dim3(static_cast<unsigned>(plan.places * slices.count), static_cast<unsigned>(groups)),
-         static_cast<unsigned>(32 * plan.warps), plan.shared,
-         queue}(kernel, part, Plan{slices, task.tiles, plan.stages, plane}, columns);
+         static_cast<unsigned>(32 * plan.warps), plan.shared, queue}(
+      kernel, part, Plan{slices, task.tiles, std::countr_zero(static_cast<unsigned>(plan.stages)), plane}, columns);
 }
 
 template <class Format, int kBlocks, bool kExperts>

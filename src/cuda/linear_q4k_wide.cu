@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
   for (int j = 0; j < 8; ++j) v[j] = inputs_at<Format>(from, j, t);
   if constexpr (Format::kHasMinimums) {
-    const Totals totals = totals_of<Format>([&](int j) { return v[j]; });
+    const Totals totals = totals_of<Format>(v);
     put(32, totals.high);
     put(33, totals.middle);
     put(34, totals.low);
@@ -83,10 +83,12 @@ struct WideShape {
   int64_t plane = 0;
 };
 
-template <int kColumns>
+// Warpgroups of a block of threads that multiply. Five take 34,816 outputs in one round on an H200, for which the sums
+// of Q6_K have no registers.
+template <class Format, int kColumns>
 constexpr int kMostGroups = kColumns == 128  ? 2
                             : kColumns == 64 ? 3
-                                             : 4;
+                                             : (Format::kHasMinimums ? 5 : 4);
 constexpr int kCarriers = 128;  // threads that bring
 
 #if FORETOKEN_HAS_WGMMA
@@ -107,13 +109,9 @@ struct Operands<Q4K> {
       word = *reinterpret_cast<const uint4*>(at + step / 2 * 512 + lane * 16);
       scales = *reinterpret_cast<const uint32_t*>(at + Q4K::kScalesAt + lane / 4 * 16 + step / 2 * 4);
     }
-    const uint32_t low = step % 2 ? word.y : word.x, high = step % 2 ? word.w : word.z,
-                   low_scale = scale_pair(scales, step % 2 * 2), high_scale = scale_pair(scales, step % 2 * 2 + 1);
+    const uint32_t pair = scale_pair(scales, step % 2);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      a[i / 2][i % 2 * 2] = scaled_codes(low, i, low_scale);
-      a[i / 2][i % 2 * 2 + 1] = scaled_codes(high, i, high_scale);
-    }
+    for (int k = 0; k < 2; ++k) scaled_codes(step % 2 ? word.y : word.x, step % 2 ? word.w : word.z, k, pair, a[k]);
   }
   static __device__ __forceinline__ void take_minimums(const uint8_t* at, uint32_t (&a)[4]) {
     const uint32_t m = *reinterpret_cast<const uint32_t*>(at + Q4K::kMinimumsAt + (threadIdx.x & 31) * 4);
@@ -186,19 +184,28 @@ constexpr int kParts = kColumns == 128 ? 2 : 1;
 template <int kColumns>
 constexpr int kSums = kColumns == 64 ? 1 : 2;
 // Registers of a thread that multiplies, which it gets from those that bring; they are given by whole warpgroups.
-template <int kColumns>
+template <class Format, int kColumns>
 constexpr int kRegisters = kColumns == 128  ? 232
                            : kColumns == 64 ? 152
-                                            : 104;
+                                            : (kMostGroups<Format, kColumns> == 5 ? 88 : 104);
 constexpr int kCarrierRegisters = 40;
+// What a block of threads has when it is launched is all that there is to give: as many registers as each of its
+// threads can have alike.
+template <class Format, int kColumns>
+constexpr bool kRegistersFit = [] {
+  constexpr int kMultipliers = 128 * kMostGroups<Format, kColumns>, kThreads = kMultipliers + kCarriers;
+  return kMultipliers * kRegisters<Format, kColumns> + kCarriers * kCarrierRegisters <=
+         65536 / kThreads / 8 * 8 * kThreads;
+}();
 
 #endif
 
 template <class Format, int kColumns>
-__global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
+__global__ void __launch_bounds__(128 * kMostGroups<Format, kColumns> + kCarriers, 1)
     many_rows(Part part, WideShape shape, Columns columns, const uint8_t* arranged) {
 #if FORETOKEN_HAS_WGMMA
   using Step = Steps<Format>;
+  static_assert(kRegistersFit<Format, kColumns>);
   extern __shared__ __align__(128) uint8_t memory[];  // rows of every slot, then weights of every slot
   __shared__ __align__(8) uint64_t weights_here[kMostSlots], weights_read[kMostSlots], rows_here[kMostSlots],
       rows_read[kMostSlots];
@@ -250,7 +257,7 @@ __global__ void __launch_bounds__(128 * kMostGroups<kColumns> + kCarriers, 1)
           }
     }
   } else {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters<kColumns>));
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters<Format, kColumns>));
     begin_kernel();  // what comes is written where an earlier kernel may still read
     constexpr int kPart = kColumns / kParts<kColumns>, kValues = kPart / 2;
     const uint64_t matrices = columns_descriptor(shared_address(memory), kMatrixBytes, kChunkBytes<Format>);
@@ -457,7 +464,7 @@ void run(const Part& part, const Columns& columns, int64_t plane, uint8_t* arran
       .slices = slices_of<Format>(part.cols), .tiles = static_cast<int>((part.rows + 15) / 16), .plane = plane};
   shape.row_tiles = static_cast<int>((columns.rows + kColumns - 1) / kColumns);
   shape.row_blocks = shape.row_tiles * kRowBlocks;
-  shape.groups = kMostGroups<kColumns>;
+  shape.groups = kMostGroups<Format, kColumns>;
   if (kColumns < 128)
     shape.groups = wide_groups(int64_t{(shape.tiles + 3) / 4} * shape.slices.count * shape.row_tiles, shape.groups,
                                queue.limits());

@@ -1,6 +1,8 @@
 // Numbers of the H200 were measured there (docs/gpu.md); other devices get what fits.
 #include "cuda/plans.h"
 
+#include <bit>
+
 namespace foretoken::cuda {
 namespace {
 
@@ -48,6 +50,7 @@ FewRowsPlan plan_few_rows(const FewRowsTask& task, const Limits& limits) {
   const size_t room = few_rows_room(task.blocks, plan.resident, limits);
   plan.stages =
       std::min(static_cast<int>((room - std::min(room, fixed)) / stage), plan.warps >= kManyWarps ? 2 : kMostStages);
+  if (plan.stages > 0) plan.stages = static_cast<int>(std::bit_floor(static_cast<unsigned>(plan.stages)));
   plan.places = static_cast<int>(
       std::clamp<int64_t>(int64_t{plan.resident} * limits.multiprocessors / (task.slices.count * task.groups), 1,
                           int64_t{task.tiles} * task.items));
@@ -94,28 +97,37 @@ SpanPlan plan_spans(const SpanShape& shape, const Limits& limits) {
   int64_t rows = 0, most_rows = 0;
   for (const SpanLane& lane : shape.lanes) rows += lane.rows, most_rows = std::max<int64_t>(most_rows, lane.rows);
   const int least = static_cast<int>(parts(group, 16));
-  int tiles = static_cast<int>(std::clamp<int64_t>(parts(most_rows * group, 16), least, 4));
-  while (tiles > least && !fits(tiles, 2)) --tiles;
-  if (!fits(tiles, 2)) return plan;
-  plan.tiles = tiles;
-  plan.stages = 2;
-  while (plan.stages < kMostTileStages && fits(tiles, plan.stages + 1)) ++plan.stages;
-  for (const SpanLane& lane : shape.lanes) plan.items += items_of(lane, group, tiles);
-  // A group by one block of threads needs no merge of its spans; spans side by side take less time while there are
-  // multiprocessors for them.
+  int most = static_cast<int>(std::clamp<int64_t>(parts(most_rows * group, 16), least, 4));
+  while (most > least && !fits(most, 2)) --most;
+  if (!fits(most, 2)) return plan;
+  // Few tiles of queries to a block of threads read keys and values more often and take less time while there are
+  // multiprocessors for them. A group by one block needs no merge of its spans; spans side by side take less time
+  // likewise.
   const int64_t spans = places(parts(shape.most_visible, kTileSpan)),
                 groups = places(parts(shape.most_visible, kTileSpan * kTileGroup));
-  const double blocks = static_cast<double>(plan.items) * shape.kv_heads, span_time = 3.5 + 3.7 * tiles,
-               parts_time = static_cast<double>(rows) * shape.query_heads * shape.dim / 4e5;
-  const auto cost = [&](int64_t units, double time) {
-    return rounds_of(blocks * static_cast<double>(units), limits) * (7 + time) +
-           (units > 1 ? 4 + parts_time * static_cast<double>(units) : 0);
-  };
-  const double apart = cost(spans, span_time),
-               together = cost(groups, span_time * static_cast<double>(std::min<int64_t>(spans, kTileGroup)));
-  plan.unit_tokens = apart < together ? kTileSpan : kTileSpan * kTileGroup;
-  plan.units = apart < together ? spans : groups;
-  plan.units_of_group = apart < together ? kTileGroup : 1;
+  const double parts_time = static_cast<double>(rows) * shape.query_heads * shape.dim / 4e5;
+  double best = 0;
+  for (int tiles = least; tiles <= most; ++tiles) {
+    int items = 0;
+    for (const SpanLane& lane : shape.lanes) items += items_of(lane, group, tiles);
+    const double blocks = static_cast<double>(items) * shape.kv_heads, span_time = 3.5 + 3.7 * tiles;
+    const auto consider = [&](int64_t units, bool apart) {
+      const double spans_of_unit = apart ? 1 : static_cast<double>(std::min<int64_t>(spans, kTileGroup)),
+                   cost = rounds_of(blocks * static_cast<double>(units), limits) * (7 + span_time * spans_of_unit) +
+                          (units > 1 ? 4 + parts_time * static_cast<double>(units) : 0);
+      if (plan.tiles > 0 && cost >= best) return;
+      best = cost;
+      plan.tiles = tiles;
+      plan.items = items;
+      plan.units = units;
+      plan.unit_tokens = apart ? kTileSpan : kTileSpan * kTileGroup;
+      plan.units_of_group = apart ? kTileGroup : 1;
+    };
+    consider(groups, false);
+    consider(spans, true);
+  }
+  plan.stages = 2;
+  while (plan.stages < kMostTileStages && fits(plan.tiles, plan.stages + 1)) ++plan.stages;
   return plan;
 }
 

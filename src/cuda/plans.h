@@ -33,11 +33,11 @@ struct SuperBlock {
 inline constexpr SuperBlock kQ4KBlock{2368, 20}, kQ6KBlock{3360, 12};
 
 inline constexpr int kFewRows = 16;         // two blocks of eight columns
-inline constexpr int kMostStages = 6;       // of a warp: super-blocks on their way
+inline constexpr int kMostStages = 4;       // of a warp: super-blocks on their way; a power of two
 inline constexpr int kColumnStride = 20;    // floats of sixteen outputs of a column: no two lanes meet in a bank
 inline constexpr int kKeptBytes = 8 * 512;  // a warp's inputs of the second block of columns
 // Tiles whose values wait to be added.
-constexpr int buffers_of(int blocks) { return blocks == 1 ? 3 : 2; }
+constexpr int buffers_of(int blocks) { return blocks == 1 ? 4 : 2; }
 // Floats of a super-block's values.
 constexpr int values_of(int blocks) { return blocks * 8 * kColumnStride; }
 

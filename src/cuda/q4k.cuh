@@ -48,19 +48,29 @@ FORETOKEN_DEVICE uint32_t masked_or(uint32_t a, uint32_t mask, uint32_t bits) {
   return r;
 }
 
-// Inputs 2 i and 2 i + 1 of a word times their scale. A code's bits alone are that many 2^-24 of f16, below its normal
-// numbers, which these instructions and the matrix unit's take as they are: so is the product, exactly.
-FORETOKEN_DEVICE uint32_t scaled_codes(uint32_t w, int i, uint32_t scale) {
-  uint32_t product;
-  asm("mul.f16x2 %0, %1, %2;" : "=r"(product) : "r"(w >> 4 * i & 0x000F000Fu), "r"(scale));
-  return product;
+// The A operand of inputs 4 k to 4 k + 3 of a word of each of the outputs g and g + 8: codes times their scales, whose
+// pair `scales` has g's and that of g + 8. A code's bits alone are that many 2^-24 of f16, below its normal numbers,
+// which these instructions and the matrix unit's take as they are: so is the product, exactly. Codes that lie four bits
+// up are left there, sixteen times as large: what they meet is that much less (lift).
+FORETOKEN_DEVICE void scaled_codes(uint32_t low, uint32_t high, int k, uint32_t scales, uint32_t (&a)[4]) {
+  const __half2 pair = *reinterpret_cast<const __half2*>(&scales), of_low = __low2half2(pair),
+                of_high = __high2half2(pair);
+  const auto product = [](uint32_t codes, __half2 scale) {
+    const __half2 result = __hmul2(*reinterpret_cast<const __half2*>(&codes), scale);
+    return *reinterpret_cast<const uint32_t*>(&result);
+  };
+  low >>= 8 * k, high >>= 8 * k;
+  a[0] = product(low & 0x000F000Fu, of_low);
+  a[1] = product(high & 0x000F000Fu, of_high);
+  a[2] = product(low & 0x00F000F0u, of_low);
+  a[3] = product(high & 0x00F000F0u, of_high);
 }
-// Byte i of a word as two f16: 1024 + byte has the byte's bits at the end of its mantissa.
+// Bytes 2 i and 2 i + 1 of a word as f16: 1024 + byte has the byte's bits at the end of its mantissa.
 FORETOKEN_DEVICE uint32_t scale_pair(uint32_t bytes, int i) {
   uint32_t scale;
   asm("add.f16x2 %0, %1, %2;"
       : "=r"(scale)
-      : "r"(__byte_perm(bytes, 0x64646464u, 0x4040 + i * 0x0101)), "r"(0xE400E400u));
+      : "r"(__byte_perm(bytes, 0x64646464u, 0x4140 + i * 0x0202)), "r"(0xE400E400u));
   return scale;
 }
 
@@ -71,31 +81,29 @@ FORETOKEN_DEVICE float half_of(uint32_t pair, int which) {
 constexpr uint32_t kOnes = 0x3F803F80u;
 
 // The sums of a super-block's eight sub-blocks of inputs, of eight columns, as three bf16 of equal sum: the B operand
-// that meets the minimums. Inputs 8 t ... of sub-block j of column g are x(j). `power`: see lift.
+// that meets the minimums. Inputs 8 t ... of sub-block j of column g are x[j]. `power`: see lift.
 struct Totals {
   uint32_t high, middle, low;
   float power[2];
 };
-template <class Format, class Inputs>
-FORETOKEN_DEVICE Totals totals_of(Inputs x) {
+template <class Format>
+FORETOKEN_DEVICE Totals totals_of(const uint4 (&x)[8]) {
   if constexpr (!Format::kHasMinimums) return {};
-  const int lane = threadIdx.x & 31, g = lane >> 2, t = lane & 3;
-  const uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
-  float mine[2] = {};  // of column g, sub-blocks 2 t and 2 t + 1
+  const int g = (threadIdx.x & 31) >> 2;
+  // The inputs are the A operand, whose rows g have half of them and rows g + 8 the others; B's column j has ones for
+  // sub-block j: what the others add is zero.
+  float sums[2][4] = {};  // of column g, sub-blocks 2 t and 2 t + 1, either half
 #pragma unroll
   for (int j = 0; j < 8; ++j) {
-    float sum[4] = {};  // columns 2 t, 2 t + 1
-    const uint4 v = x(j);
-    mma(sum, ones, v.x, v.y);
-    mma(sum, ones, v.z, v.w);
-    const float even = __shfl_sync(0xFFFFFFFFu, sum[0], g >> 1), odd = __shfl_sync(0xFFFFFFFFu, sum[1], g >> 1);
-    if (t == j / 2) mine[j % 2] = g & 1 ? odd : even;
+    const uint32_t ones = g == j ? kOnes : 0u, a[4] = {x[j].x, x[j].y, x[j].z, x[j].w};
+    mma(sums[j % 2], a, ones, ones);
   }
   float high[2], middle[2], low[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    high[i] = __bfloat162float(to_bf16(mine[i]));
-    const float rest = __fsub_rn(mine[i], high[i]);
+    const float sum = __fadd_rn(__fadd_rn(sums[0][i], sums[0][i + 2]), __fadd_rn(sums[1][i], sums[1][i + 2]));
+    high[i] = __bfloat162float(to_bf16(sum));
+    const float rest = __fsub_rn(sum, high[i]);
     middle[i] = __bfloat162float(to_bf16(rest));
     low[i] = __fsub_rn(rest, middle[i]);
   }
@@ -114,8 +122,9 @@ FORETOKEN_DEVICE uint4 inputs_at(const uint16_t* from, int j, int t) {
 }
 
 // The inputs of column g in a super-block from bf16 to f16, times a power of two that brings the largest of them to
-// [2^14, 2^15): exactly, but for what is 2^29 times smaller than it. The result undoes that and the unit of the codes.
-// What is not finite stays so.
+// [2^15, 2^16), and those that meet codes four bits up a sixteenth of that: exactly, but for what is 2^25 times smaller
+// than the largest and comes to less than it is. The result undoes the power and the unit of the codes; it is infinite
+// where inputs are not finite, or too large (lift.h).
 FORETOKEN_DEVICE float lift(uint4 (&x)[8]) {
   uint32_t pairs = 0;
 #pragma unroll
@@ -123,14 +132,15 @@ FORETOKEN_DEVICE float lift(uint4 (&x)[8]) {
     for (const uint32_t w : {x[j].x, x[j].y, x[j].z, x[j].w}) pairs = __vmaxu2(pairs, w & 0x7FFF7FFFu);
   for (int s = 1; s < 4; s *= 2) pairs = __vmaxu2(pairs, __shfl_xor_sync(0xFFFFFFFFu, pairs, s));
   const Lift lift = lift_of(static_cast<int>(max(pairs & 0xFFFFu, pairs >> 16) >> 7));
-  const float factor = __int_as_float(lift.up << 23);
+  // f16's exponent is what bf16's has above the floor; three bits more of mantissa stay empty.
+  const auto lifted = [](uint32_t w, uint32_t floor) {
+    return (__vmaxu2(w & 0x7FFF7FFFu, floor) - floor) * 8 | (w & 0x80008000u);
+  };
+  const uint32_t floor = static_cast<uint32_t>(lift.floor) * 0x00800080u, sixteenth = floor + 4 * 0x00800080u;
 #pragma unroll
   for (int j = 0; j < 8; ++j)
-    for (uint32_t* const w : {&x[j].x, &x[j].y, &x[j].z, &x[j].w}) {
-      const __half2 pair = __floats2half2_rn(__fmul_rn(__uint_as_float(*w << 16), factor),
-                                             __fmul_rn(__uint_as_float(*w & 0xFFFF0000u), factor));
-      *w = *reinterpret_cast<const uint32_t*>(&pair);
-    }
+    x[j] =
+        make_uint4(lifted(x[j].x, floor), lifted(x[j].y, sixteenth), lifted(x[j].z, floor), lifted(x[j].w, sixteenth));
   return __int_as_float(lift.back << 23);
 }
 // Of the columns 2 t and 2 t + 1.
@@ -154,13 +164,9 @@ FORETOKEN_DEVICE void super_block(Q4K, const uint8_t* at, Inputs x, Sums totals,
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       uint32_t a[2][4];
-      const uint32_t low = h ? c.y : c.x, high = h ? c.w : c.z, low_scale = scale_pair(scales, 2 * h),
-                     high_scale = scale_pair(scales, 2 * h + 1);
+      const uint32_t pair = scale_pair(scales, h);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        a[i / 2][i % 2 * 2] = scaled_codes(low, i, low_scale);
-        a[i / 2][i % 2 * 2 + 1] = scaled_codes(high, i, high_scale);
-      }
+      for (int k = 0; k < 2; ++k) scaled_codes(h ? c.y : c.x, h ? c.w : c.z, k, pair, a[k]);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const uint4 v = x(b, 2 * tile + h);

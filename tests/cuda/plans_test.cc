@@ -91,11 +91,11 @@ TEST(CudaPlans, FewRowsOfTheH200) {
     int warps, stages, resident, places;
     size_t shared;
   };
-  for (const Expected& e : {Expected{34816, 5120, 1, false, 1, 20, 2, 1, 132, 133120},
-                            {5120, 17408, 1, false, 1, 17, 2, 1, 33, 113152},
-                            {16480, 5120, 1, false, 1, 20, 2, 1, 132, 133120},
+  for (const Expected& e : {Expected{34816, 5120, 1, false, 1, 20, 2, 1, 132, 145920},
+                            {5120, 17408, 1, false, 1, 17, 2, 1, 33, 124032},
+                            {16480, 5120, 1, false, 1, 20, 2, 1, 132, 145920},
                             {34816, 5120, 2, false, 1, 20, 2, 1, 132, 227840},
-                            {1024, 2048, 1, true, 9, 8, 4, 2, 264, 91136}}) {
+                            {1024, 2048, 1, true, 9, 8, 4, 2, 264, 96256}}) {
     const FewRowsPlan plan = plan_few_rows({.slices = cut(e.cols, kQ4KBlock.most_units),
                                             .unit_bytes = kQ4KBlock.bytes,
                                             .blocks = e.blocks,
@@ -123,6 +123,15 @@ TEST(CudaPlans, RowsAtOnce) {
 }
 
 // Slices are the order of sums: of the number of inputs, never of the device.
+// More than sixteen rows, outputs of the released shapes by 64: as many warpgroups as leave the fewest rounds.
+TEST(CudaPlans, WideGroups) {
+  EXPECT_EQ(wide_groups(544, 5, kH200), 5);  // 34,816 outputs: one round, where four groups need two
+  EXPECT_EQ(wide_groups(544, 4, kH200), 3);
+  EXPECT_EQ(wide_groups(258, 5, kH200), 2);  // 16,480
+  EXPECT_EQ(wide_groups(160, 5, kH200), 2);  // 5,120, two slices
+  EXPECT_EQ(wide_groups(1, 5, kH200), 1);
+}
+
 TEST(CudaPlans, SlicesAreOfTheInputsAlone) {
   for (const SuperBlock& block : {kQ4KBlock, kQ6KBlock})
     for (int64_t cols = 256; cols <= 256 * 200; cols += 256) {
@@ -151,20 +160,14 @@ TEST(CudaPlans, Lift) {
   int brought = 0, infinite = 0;
   for (int largest = 0; largest <= 255; ++largest) {
     const Lift lift = lift_of(largest);
-    ASSERT_TRUE(0 < lift.up && lift.up < 255 && 0 < lift.back && lift.back < 255) << largest;
-    EXPECT_EQ((lift.up - 127) + (lift.back - 127), 24) << largest;
-    const int power = largest - 127 + lift.up - 127;  // of the largest in f16
-    if (14 <= largest && largest <= 244) {
-      EXPECT_EQ(power, 14) << largest;
-      ++brought;
-    } else if (largest < 14) {
-      EXPECT_LT(power, 14) << largest;
-    } else if (largest >= 246) {  // f16 ends below 2^16
-      EXPECT_GE(power, 16) << largest;
-      ++infinite;
-    }
+    ASSERT_TRUE(0 <= lift.floor && 0 < lift.back && lift.back <= 255) << largest;
+    EXPECT_LE(largest - lift.floor, 30) << largest;  // f16's exponents end there
+    brought += largest - lift.floor == 30;
+    if (lift.back == 255) ++infinite;
+    else EXPECT_EQ((112 - lift.floor) + (lift.back - 127), 24) << largest;
+    EXPECT_EQ(lift.back == 255, largest >= 246) << largest;
   }
-  EXPECT_EQ(brought, 231);
+  EXPECT_EQ(brought, 226);
   EXPECT_EQ(infinite, 10);
 }
 
@@ -216,7 +219,9 @@ TEST(CudaPlans, SpansOfTheH200) {
   };
   EXPECT_EQ(plan(1, 1, 600).unit_tokens, kTileSpan);
   EXPECT_EQ(plan(1, 8, 600).unit_tokens, kTileSpan);
-  EXPECT_EQ(plan(1, 8, 600).tiles, 3);
+  EXPECT_EQ(plan(1, 8, 600).tiles, 1);
+  EXPECT_EQ(plan(1, 8, 600).items, 3);
+  EXPECT_EQ(plan(1, 8, 130'000).tiles, 3);
   EXPECT_EQ(plan(32, 1, 400).unit_tokens, kTileSpan * kTileGroup);
   EXPECT_EQ(plan(1, 512, 512).unit_tokens, kTileSpan * kTileGroup);
   EXPECT_EQ(plan(1, 512, 512).items, 48);
