@@ -3,7 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "numerics/dtype.h"
@@ -11,7 +13,8 @@
 namespace foretoken::cuda {
 namespace {
 
-constexpr int64_t kTriedRows = 40;  // several blocks of columns, the last not full
+// A count for each kernel of many rows (linear_q4k_wide.cu: 32, 64 and 128 columns), none of which fills its columns.
+constexpr int64_t kTriedRows[] = {24, 40, 72};
 
 }  // namespace
 
@@ -19,12 +22,14 @@ void Admission::decide(Part& part, Queue& queue) {
   part.wide = false;
   if (!wide_ || (part.layout != Layout::kQ4K && part.layout != Layout::kQ6K)) return;
   const auto [shape, is_new] = shapes_.try_emplace({part.layout, part.rows, part.cols}, false);
-  if (is_new) shape->second = same_bits(part, queue);
+  if (is_new)
+    shape->second = std::all_of(std::begin(kTriedRows), std::end(kTriedRows),
+                                [&](int64_t rows) { return same_bits(part, rows, queue); });
   part.wide = shape->second;
 }
 
-bool Admission::same_bits(const Part& part, Queue& queue) {
-  const size_t inputs = static_cast<size_t>((kTriedRows + 63) / 64 * 64 * padded_cols(part.cols));
+bool Admission::same_bits(const Part& part, int64_t rows, Queue& queue) {
+  const size_t inputs = static_cast<size_t>((rows + 63) / 64 * 64 * padded_cols(part.cols));
   std::vector<Bf16> values(inputs);
   uint64_t state = static_cast<uint64_t>(part.rows) * 1000003 + static_cast<uint64_t>(part.cols);
   for (size_t i = 0; i < inputs; ++i) {  // of another magnitude in every super-block
@@ -36,15 +41,15 @@ bool Admission::same_bits(const Part& part, Queue& queue) {
   check(cudaMemcpyAsync(x.data(), values.data(), x.size(), cudaMemcpyHostToDevice, queue.stream()), "an upload");
   Buffer results[2], works[2];
   const bool sliced = plane_count(part) > 1;
-  const int64_t floats = plane_count(part) * kTriedRows * part.rows;
+  const int64_t floats = plane_count(part) * rows * part.rows;
   for (const bool wide : {false, true}) {
     Part tried = part;
     tried.wide = wide;
-    works[wide] = device_memory(linear_work_bytes(tried, kTriedRows));
-    results[wide] = device_memory(static_cast<size_t>(kTriedRows * part.rows) * sizeof(float));
-    const Rows out{reinterpret_cast<float*>(results[wide].data()), kTriedRows, part.rows, part.rows};
-    launch_linear(tried, Rows{nullptr, kTriedRows, part.cols, part.cols}, reinterpret_cast<const uint16_t*>(x.data()),
-                  out, 0, works[wide].data(), queue);
+    works[wide] = device_memory(linear_work_bytes(tried, rows));
+    results[wide] = device_memory(static_cast<size_t>(rows * part.rows) * sizeof(float));
+    const Rows out{reinterpret_cast<float*>(results[wide].data()), rows, part.rows, part.rows};
+    launch_linear(tried, Rows{nullptr, rows, part.cols, part.cols}, reinterpret_cast<const uint16_t*>(x.data()), out, 0,
+                  works[wide].data(), queue);
   }
   Buffer* const from = sliced ? works : results;
   launch_differences(reinterpret_cast<const float*>(from[0].data()), reinterpret_cast<const float*>(from[1].data()),

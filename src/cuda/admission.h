@@ -22,7 +22,8 @@ class Admission {
   std::string refused() const;
 
  private:
-  bool same_bits(const Part& part, Queue& queue);
+  // Of so many random rows.
+  bool same_bits(const Part& part, int64_t rows, Queue& queue);
 
   bool wide_ = true;
   std::map<std::tuple<Layout, int64_t, int64_t>, bool> shapes_;  // layout, outputs, inputs
