@@ -543,12 +543,15 @@ std::optional<CudaMatrix> CudaBackend::joined(const CudaMatrix& first, const Cud
 }
 
 const CudaBackend::MoeTables& CudaBackend::tables_of(const MoeWeights& w) {
+  const auto [at, is_new] = moe_tables_.try_emplace(&w);
+  MoeTables& tables = at->second;
+  if (is_new) checks::moe_weights(w);
   std::vector<const void*> codes;
   for (const ExpertWeights* e : {&w.experts.front(), &w.experts[w.experts.size() / 2], &w.experts.back(), &w.shared})
     for (const Matrix* m : {e->gate_up.get(), e->down.get()})
       for (const CudaMatrix::Piece& piece : matrix_of(*m).pieces()) codes.push_back(piece.part.codes);
-  MoeTables& tables = moe_tables_[&w];
   if (tables.codes == codes) return tables;
+  if (!is_new) checks::moe_weights(w);
   tables = {};
   tables.with_shared = alike(matrix_of(*w.shared.gate_up), matrix_of(*w.experts[0].gate_up)) &&
                        alike(matrix_of(*w.shared.down), matrix_of(*w.experts[0].down));
@@ -560,8 +563,12 @@ const CudaBackend::MoeTables& CudaBackend::tables_of(const MoeWeights& w) {
   return tables;
 }
 
+const Part* CudaBackend::only_table(const ExpertTable& table) {
+  return table.parts.size() == 1 ? reinterpret_cast<const Part*>(table.parts[0].data()) : nullptr;
+}
+
 void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View out) {
-  checks::moe(x, shape, w, out);
+  checks::moe_rows(x, shape, w, out);
   CHECK(shape.top_k <= kMostTopExperts);
   CHECK(shape.experts <= kMostExperts);
   if (out.empty()) return begin();
@@ -579,12 +586,14 @@ void CudaBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View o
     products(x, bf16, matrix_of(*w.shared_gate), shared_gate);
   }
 
-  const size_t words = static_cast<size_t>(3 * pairs + 1);
+  const size_t words = static_cast<size_t>(3 * pairs + 2) / 2 * 2;  // items behind them hold addresses
   int* memory = moe_routing_.take<int>(words + static_cast<size_t>(limit) * sizeof(ExpertItem) / sizeof(int));
   const Routing routing{.top_k = shape.top_k,
                         .ranks = ranks,
                         .pairs = pairs,
                         .experts = shape.experts + tables.with_shared,
+                        .gate_up = only_table(tables.gate_up),
+                        .down = only_table(tables.down),
                         .chosen = memory,
                         .weights = reinterpret_cast<float*>(memory + pairs),
                         .order = memory + 2 * pairs,

@@ -176,6 +176,7 @@ class CudaBackend final : public Backend {
     std::optional<CudaMatrix> router_and_gate;  // the shared expert's gate as one more output, where both lie alike
     std::vector<const void*> codes;             // of some experts: what the tables were made of
   };
+  static const Part* only_table(const ExpertTable& table);  // null where there are several
   ExpertTable expert_table(const MoeWeights& w, bool with_shared, bool down);
   std::optional<CudaMatrix> joined(const CudaMatrix& first, const CudaMatrix& second);
   const MoeTables& tables_of(const MoeWeights& w);

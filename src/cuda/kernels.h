@@ -108,15 +108,17 @@ void launch_gated(const Part& part, const uint16_t* bf16, int64_t rows, const Hi
 // ones.
 inline constexpr int kItemRows = 8;
 struct ExpertItem {
-  int expert = 0, first = 0, count = 0;  // pairs [first, first + count) of `order`
+  int expert = 0, first = 0, count = 0;            // pairs [first, first + count) of `order`
+  const void *gate_up = nullptr, *down = nullptr;  // codes of the expert, where the routing has tables
 };
 struct Routing {
   int64_t top_k = 0, ranks = 0, pairs = 0;
-  int64_t experts = 0;          // of the tables of weights: with the shared one, where it is a rank
-  int* chosen = nullptr;        // [rows * ranks] expert ids by rank
-  float* weights = nullptr;     // [rows * ranks]
-  int* order = nullptr;         // [rows * ranks] pairs sorted by expert, then by pair
-  ExpertItem* items = nullptr;  // [max_items]
+  int64_t experts = 0;                             // of the tables of weights: with the shared one, where it is a rank
+  const Part *gate_up = nullptr, *down = nullptr;  // [experts], on the device: whose codes items get; or null
+  int* chosen = nullptr;                           // [rows * ranks] expert ids by rank
+  float* weights = nullptr;                        // [rows * ranks]
+  int* order = nullptr;                            // [rows * ranks] pairs sorted by expert, then by pair
+  ExpertItem* items = nullptr;                     // [max_items]
   int* item_count = nullptr;
 };
 int max_items(int rows, int ranks, int experts);

@@ -421,6 +421,9 @@ Columns columns_of(const Part* parts, const Part& like, const Routing& routing, 
           .padded = padded_cols(like.cols),
           .rows = kItemRows,
           .parts = parts,
+          .codes_at = parts == routing.gate_up ? int64_t{offsetof(ExpertItem, gate_up)}
+                      : parts == routing.down  ? int64_t{offsetof(ExpertItem, down)}
+                                               : 0,
           .experts = routing.experts,
           .pairs = routing.pairs,
           .item_limit = item_limit,

@@ -43,6 +43,7 @@ struct Columns {
   int64_t rows = 0;
   // Experts only.
   const Part* parts = nullptr;
+  int64_t codes_at = 0;  // where an item has the address of its codes; 0: they are found in `parts`
   int64_t experts = 0, pairs = 0, item_limit = 0;
   const ExpertItem* items = nullptr;
   const int* item_count = nullptr;

@@ -78,8 +78,9 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   if constexpr (kExperts) {
     // Which weights: routing says. What leads to them is on its way at once rather than one behind the other.
     const char* const table = reinterpret_cast<const char*>(columns.parts);
-    for (int64_t at = threadIdx.x * 128; at < columns.experts * int64_t{sizeof(Part)}; at += blockDim.x * 128)
-      into_l1(table + at);
+    if (columns.codes_at == 0)
+      for (int64_t at = threadIdx.x * 128; at < columns.experts * int64_t{sizeof(Part)}; at += blockDim.x * 128)
+        into_l1(table + at);
     begin_kernel();
     if (warp == 0) {
       if (lane < columns.item_limit) into_l1(columns.items + lane);
@@ -92,8 +93,13 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   uint32_t count;
   const uint32_t tile_size = static_cast<uint32_t>(plan.slices.units) * (Format::kBytes / 16);
   Cursor cursor;
-  const auto weights_of = [&](int item) {
-    return static_cast<const uint8_t*>(columns.parts[columns.items[item].expert].codes) + unit * Format::kBytes;
+  const auto weights_of = [&](int at) {
+    const ExpertItem& item = columns.items[at];
+    const void* const codes =
+        columns.codes_at == 0
+            ? columns.parts[item.expert].codes
+            : *reinterpret_cast<const void* const*>(reinterpret_cast<const char*>(&item) + columns.codes_at);
+    return static_cast<const uint8_t*>(codes) + unit * Format::kBytes;
   };
   if constexpr (kExperts) {
     const int64_t all = int64_t{*columns.item_count} * plan.tiles;
@@ -140,7 +146,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
   const auto load_rows = [&](int item) {
     const int* order = nullptr;
     if constexpr (kExperts) {
-      const ExpertItem of = columns.items[item];
+      const ExpertItem& of = columns.items[item];
       order = columns.order + of.first;
       rows = of.count;
     }
@@ -171,7 +177,7 @@ __global__ void __launch_bounds__(32 * Format::kMostUnits, 1) few_rows(Part part
     const int* to = nullptr;
     int existing = static_cast<int>(columns.rows);
     if constexpr (kExperts) {
-      const ExpertItem of = columns.items[(begin + static_cast<int>(i)) / plan.tiles];
+      const ExpertItem& of = columns.items[(begin + static_cast<int>(i)) / plan.tiles];
       tile = (begin + static_cast<int>(i)) % plan.tiles;
       to = columns.order + of.first;
       existing = of.count;

@@ -91,6 +91,15 @@ FORETOKEN_DEVICE int2 sums_before(int2 mine, int2* warps) {
   return before;
 }
 
+// An item knows its weights, so that the kernels that multiply need not look for them in tables, which are read once a
+// pass and lie far away.
+FORETOKEN_DEVICE ExpertItem item_of(const Routing& routing, int expert, int first, int count) {
+  ExpertItem item{expert, first, count};
+  if (routing.gate_up) item.gate_up = routing.gate_up[expert].codes;
+  if (routing.down) item.down = routing.down[expert].codes;
+  return item;
+}
+
 constexpr int16_t kNone = 0x7FFF;  // behind the last pair: an expert after all others
 constexpr int kAtOnce = 8;
 
@@ -131,7 +140,8 @@ FORETOKEN_DEVICE void place_pairs(const Routing& routing, int pairs, const int16
   });
   if (p == 0) *routing.item_count = all;
   if (own_before % kItemRows == 0)
-    routing.items[items_before + own_before / kItemRows] = {e, earlier + own_before, min(kItemRows, own - own_before)};
+    routing.items[items_before + own_before / kItemRows] =
+        item_of(routing, e, earlier + own_before, min(kItemRows, own - own_before));
 }
 
 // One block: ranks few rows; few pairs are placed by a thread each, of many a thread counts an expert's, places them
@@ -139,6 +149,10 @@ FORETOKEN_DEVICE void place_pairs(const Routing& routing, int pairs, const int16
 template <int kPerLane>
 __global__ void __launch_bounds__(kGroupThreads)
     group_kernel(Rows logits, Routing routing, int64_t pairs, int64_t experts, int64_t ranks_rows) {
+  for (int64_t at = threadIdx.x * 128; at < routing.experts * int64_t{sizeof(Part)}; at += blockDim.x * 128) {
+    if (routing.gate_up) into_l1(reinterpret_cast<const char*>(routing.gate_up) + at);
+    if (routing.down) into_l1(reinterpret_cast<const char*>(routing.down) + at);
+  }
   begin_kernel();
   __shared__ int2 warps[kGroupThreads / 32];
   constexpr int kKept = 4096;
@@ -166,7 +180,7 @@ __global__ void __launch_bounds__(kGroupThreads)
   for (int p = 0; p < pairs; ++p)
     if (expert_of(p) == e) routing.order[place++] = p;
   for (int i = 0; i < items; ++i)
-    routing.items[before.y + i] = {e, before.x + i * kItemRows, min(kItemRows, count - i * kItemRows)};
+    routing.items[before.y + i] = item_of(routing, e, before.x + i * kItemRows, min(kItemRows, count - i * kItemRows));
 }
 
 // A warp a row.

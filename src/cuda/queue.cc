@@ -9,10 +9,11 @@ namespace foretoken::cuda {
 namespace {
 
 constexpr size_t kDataBytes = 16u << 20;
-constexpr size_t kFewLaunches = 6;     // not worth a graph
-constexpr size_t kFirstLaunches = 40;  // of a pass: the device starts on them while the host describes the rest
-constexpr size_t kMostLaunches = 1024;
-constexpr size_t kMostGraphs = 48;
+constexpr size_t kFewLaunches = 6;  // not worth a graph
+// The device starts on the first launches of a pass while the host describes the next, which takes it a fourth of the
+// time that the device takes or less: so each list may be that much longer than the one before.
+constexpr size_t kFirstLaunches = 12, kMostLaunches = 1024, kGrowth = 3;
+constexpr size_t kMostGraphs = 120;
 
 std::vector<Queue*>& live() {
   static std::vector<Queue*> queues;
@@ -26,7 +27,11 @@ bool same(dim3 a, dim3 b) { return a.x == b.x && a.y == b.y && a.z == b.z; }
 }  // namespace
 
 Queue::Queue(bool graphs, const Limits& limits)
-    : graphs_allowed_(graphs), limits_(limits), pinned_(pinned_memory(kDataBytes)), data_(device_memory(kDataBytes)) {
+    : graphs_allowed_(graphs),
+      limits_(limits),
+      most_pending_(kFirstLaunches),
+      pinned_(pinned_memory(kDataBytes)),
+      data_(device_memory(kDataBytes)) {
   check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
   live().push_back(this);
 }
@@ -99,7 +104,7 @@ void Queue::put_parameter(const void* value, size_t bytes, size_t alignment) {
 
 void Queue::end_launch() {
   pending_.launches.back().end = static_cast<uint32_t>(pending_.bytes.size());
-  if (pending_.launches.size() == (segment_ == 0 ? kFirstLaunches : kMostLaunches)) flush();
+  if (pending_.launches.size() == most_pending_) flush();
 }
 
 // ---- Data
@@ -161,7 +166,7 @@ void Queue::flush() {
       launch_graph(*found->second);
     }
   }
-  if (!pending_.launches.empty()) ++segment_;
+  if (!pending_.launches.empty()) most_pending_ = std::min(most_pending_ * kGrowth, kMostLaunches);
   pending_.clear();
   check(cudaGetLastError(), "an operator");
 }
@@ -171,7 +176,7 @@ void Queue::synchronize(const char* what) {
   flush();
   check(cudaStreamSynchronize(stream_), what);
   at_ = sent_ = 0;
-  segment_ = 0;
+  most_pending_ = kFirstLaunches;
   ++epoch_;
 }
 

@@ -109,7 +109,7 @@ class Queue {
   Limits limits_;
   cudaStream_t stream_ = nullptr;
   List pending_;
-  int segment_ = 0;          // segments flushed since the last wait
+  size_t most_pending_ = 0;  // launches that are sent without being asked for
   std::list<Graph> graphs_;  // latest used first
   std::unordered_map<uint64_t, std::list<Graph>::iterator> by_key_;
   std::unordered_map<uint64_t, int> seen_;

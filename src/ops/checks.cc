@@ -119,6 +119,11 @@ void gated_ffn(View x, const ExpertWeights& w, View out) {
 }
 
 void moe(View x, const MoeShape& moe, const MoeWeights& w, View out) {
+  moe_rows(x, moe, w, out);
+  moe_weights(w);
+}
+
+void moe_rows(View x, const MoeShape& moe, const MoeWeights& w, View out) {
   shape(x, -1, -1);
   shape(out, x.rows, x.cols);
   CHECK(moe.experts > 0);
@@ -128,11 +133,15 @@ void moe(View x, const MoeShape& moe, const MoeWeights& w, View out) {
   CHECK(w.router != nullptr);
   CHECK(w.router->rows() == moe.experts);
   CHECK(w.router->cols() == x.cols);
-  for (const ExpertWeights& e : w.experts) expert(e, x.cols);
-  expert(w.shared, x.cols);
+}
+
+void moe_weights(const MoeWeights& w) {
+  const int64_t cols = w.router->cols();
+  for (const ExpertWeights& e : w.experts) expert(e, cols);
+  expert(w.shared, cols);
   CHECK(w.shared_gate != nullptr);
   CHECK(w.shared_gate->rows() == 1);
-  CHECK(w.shared_gate->cols() == x.cols);
+  CHECK(w.shared_gate->cols() == cols);
 }
 
 void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table) {

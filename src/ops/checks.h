@@ -25,6 +25,9 @@ void add(View x, View inout);
 void gather_rows(View x, std::span<const int> rows, View out);
 void gated_ffn(View x, const ExpertWeights& w, View out);
 void moe(View x, const MoeShape& shape, const MoeWeights& w, View out);
+// What moe() asks of the rows of every call, and what it asks of weights, whose hundreds of matrices need be seen once.
+void moe_rows(View x, const MoeShape& shape, const MoeWeights& w, View out);
+void moe_weights(const MoeWeights& w);
 void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table);
 void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape,
                       const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout, int layer,

@@ -278,6 +278,60 @@ TEST_F(CudaFusion, GatesOfExperts) {
   }
 }
 
+// Experts whose gates and ups are stored in different formats: their matrices have two parts, each with a table of its own,
+// and no item knows where its weights are.
+TEST_F(CudaFusion, ExpertsOfTwoFormats) {
+  const MoeShape shape{16, 3};
+  const int64_t cols = 512, width = 256;
+  const std::unique_ptr<Backend> reference = make_reference_backend();
+  const auto weights = [&](Backend& backend) {
+    const auto floats = [&](int64_t outputs, uint64_t seed) {  // so that both backends choose the same experts
+      Random random(seed);
+      std::vector<float> values(static_cast<size_t>(outputs * cols));
+      for (float& v : values) v = random.uniform() * 0.1f;
+      const MatrixSource source{"floats", QuantFormat::kF32, outputs, cols, std::as_bytes(std::span(values)), {}, {}};
+      return backend.pack({&source, 1});
+    };
+    MoeWeights w;
+    w.router = floats(shape.experts, 200);
+    for (int e = 0; e <= shape.experts; ++e) {
+      const uint64_t seed = 201 + 3 * static_cast<uint64_t>(e);
+      const std::vector<std::byte> gate = random_blocks(QuantFormat::kQ4_K, width, cols, seed),
+                                   up = random_blocks(QuantFormat::kQ6_K, width, cols, seed + 1),
+                                   down = random_blocks(QuantFormat::kQ4_K, cols, width, seed + 2);
+      const MatrixSource both[] = {{"gate", QuantFormat::kQ4_K, width, cols, gate, {}, {}},
+                                   {"up", QuantFormat::kQ6_K, width, cols, up, {}, {}}};
+      const MatrixSource second{"down", QuantFormat::kQ4_K, cols, width, down, {}, {}};
+      ExpertWeights one{backend.pack(both, MatrixUse::kGateUp), backend.pack({&second, 1})};
+      if (e < shape.experts) w.experts.push_back(std::move(one));
+      else w.shared = std::move(one);
+    }
+    w.shared_gate = floats(1, 199);
+    return w;
+  };
+  const MoeWeights here = weights(*backend_), there = weights(*reference);
+  for (const int count : {1, 3, 20, 50}) {
+    const Rows x = rows(count, cols, 190), out = rows(count, cols, 191), alone = rows(1, cols, 192);
+    std::vector<float> inputs = values(x.view), expected(inputs.size());
+    const View want = View::of(expected.data(), count, cols);
+    reference->moe(View::of(inputs.data(), count, cols), shape, there, want);
+    backend_->moe(x.view, shape, here, out.view);
+    std::vector<float> got = values(out.view);
+    EXPECT_TRUE(is_informative(want));
+    double difference = 0, size = 0;
+    for (size_t i = 0; i < got.size(); ++i) {
+      difference += std::pow(double{got[i]} - double{expected[i]}, 2);
+      size += std::pow(double{expected[i]}, 2);
+    }
+    EXPECT_LT(std::sqrt(difference / size), 3e-2) << count << " rows";
+    for (int r = 0; r < count; ++r) {
+      backend_->moe(x.view.row_range(r, r + 1), shape, here, alone.view);
+      const std::vector<float> one = values(alone.view);
+      EXPECT_EQ(std::memcmp(one.data(), got.data() + r * cols, one.size() * sizeof(float)), 0) << "row " << r << " of " << count;
+    }
+  }
+}
+
 // The sum over a row's experts by the sum and norm behind it: with the shared expert among the others and beside them,
 // rows that are read four values at a time and others.
 TEST_F(CudaFusion, ExpertsSumNorm) {
