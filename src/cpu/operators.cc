@@ -88,7 +88,7 @@ void CpuBackend::gather_rows(View x, std::span<const int> rows, View out) {
 // ---- Feed-forward
 
 void CpuBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View out) {
-  checks::moe(x, shape, w, out);
+  checks::moe_rows(x, shape, w, out);
   MoeScratch& s = scratch_.moe;
   const int64_t rows = x.rows, hidden = x.cols, routed = rows * shape.top_k;
   const View logits = grow_rows(s.logits, rows, shape.experts);
@@ -118,9 +118,13 @@ void CpuBackend::moe(View x, const MoeShape& shape, const MoeWeights& w, View ou
   s.groups.clear();
   for (int e = 0; e < shape.experts; ++e) {
     const int64_t begin = s.first[static_cast<size_t>(e)], end = s.first[static_cast<size_t>(e) + 1];
-    if (begin < end) s.groups.push_back({begin, end - begin, &w.experts[static_cast<size_t>(e)]});
+    if (begin == end) continue;
+    const ExpertWeights& expert = w.experts[static_cast<size_t>(e)];
+    checks::expert(expert, hidden);
+    s.groups.push_back({begin, end - begin, &expert});
   }
   products_.gated_ffn(inputs, s.groups, results);
+  CHECK(w.shared_gate != nullptr);
   const View shared = grow_rows(s.shared, rows, hidden), shared_gate = grow_rows(s.shared_gate, rows, 1);
   gated_ffn(x, w.shared, shared);
   linear(x, *w.shared_gate, shared_gate);

@@ -74,8 +74,6 @@ void gather_rows(View x, std::span<const int> rows, View out) {
   }
 }
 
-namespace {
-
 void expert(const ExpertWeights& w, int64_t hidden) {
   CHECK(w.gate_up != nullptr);
   CHECK(w.down != nullptr);
@@ -83,6 +81,8 @@ void expert(const ExpertWeights& w, int64_t hidden) {
   CHECK(w.gate_up->rows() == 2 * w.down->cols());
   CHECK(w.down->rows() == hidden);
 }
+
+namespace {
 
 void pages_of(const Batch& batch, std::span<const PageTable> pages, const AttentionShape& shape, const KvLayout& layout,
               int layer) {

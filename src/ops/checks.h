@@ -25,9 +25,11 @@ void add(View x, View inout);
 void gather_rows(View x, std::span<const int> rows, View out);
 void gated_ffn(View x, const ExpertWeights& w, View out);
 void moe(View x, const MoeShape& shape, const MoeWeights& w, View out);
-// What moe() asks of the rows of every call, and what it asks of weights, whose hundreds of matrices need be seen once.
+// What moe() asks of the rows of a call, of all weights, and of one expert's with `hidden` inputs. Hundreds of matrices
+// lie in as many places: a backend looks at them once, or at those that are chosen.
 void moe_rows(View x, const MoeShape& shape, const MoeWeights& w, View out);
 void moe_weights(const MoeWeights& w);
+void expert(const ExpertWeights& w, int64_t hidden);
 void rotary_table(std::span<const RowInput> inputs, const RotarySpec& spec, View table);
 void attention_inputs(View packed, View q_norm, View k_norm, View rotary, const AttentionShape& shape,
                       const Batch& batch, std::span<const PageTable> pages, const KvLayout& layout, int layer,
