@@ -130,8 +130,9 @@ Result<Pretokenizer> Pretokenizer::from_patterns(const std::vector<std::string>&
     auto regex = std::make_shared<Regex>();
     int code = 0;
     size_t at = 0;
-    regex->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF | PCRE2_UCP,
-                                &code, &at, nullptr);
+    // \C would cut between the bytes of a character, and what follows is matched as valid UTF-8 without a look.
+    regex->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+                                PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C, &code, &at, nullptr);
     if (!regex->code) {
       PCRE2_UCHAR reason[128] = {};
       pcre2_get_error_message(code, reason, sizeof reason);

@@ -316,9 +316,11 @@ onPage('with the keyboard alone, in an order that makes sense, and back where on
   await page.keyboard.press('Enter');
   await page.getByRole('dialog').waitFor();
   await page.keyboard.press('Escape');
+  await page.getByRole('dialog').waitFor({ state: 'hidden' });
   assert.equal(await page.locator('#conversations li').count(), 1);
   await page.getByRole('button', { name: /^Delete: a line/ }).focus();
   await page.keyboard.press('Enter');
+  await page.getByRole('dialog').waitFor();
   await page.keyboard.press('Tab');
   await page.keyboard.press('Enter');
   await page.waitForFunction(() => document.querySelectorAll('#conversations li').length === 0);

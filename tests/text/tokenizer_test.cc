@@ -161,9 +161,14 @@ TEST(Pretokenizer, OtherPatternsRunInPcre2) {
   std::vector<size_t> ends;
   ASSERT_TRUE(stages->split("ab 12345!!é", ends).ok());
   EXPECT_EQ(ends, (std::vector<size_t>{2, 3, 6, 8, 12}));
-  const auto broken = Pretokenizer::from_patterns({"(a"});
-  ASSERT_FALSE(broken.ok());
-  EXPECT_EQ(broken.error().code, ErrorCode::kUnsupported);
+  // \C would cut characters apart, and a pattern behind it would read beyond what is left of them.
+  for (const std::vector<std::string>& patterns :
+       {std::vector<std::string>{"(a"}, {R"(\C)", R"(\B)"}, {R"([a-z]+|\C\s)"}, {R"((*UTF)\C)"}}) {
+    const auto broken = Pretokenizer::from_patterns(patterns);
+    ASSERT_FALSE(broken.ok()) << patterns[0];
+    EXPECT_EQ(broken.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(broken.error().message.find("'" + patterns[0] + "'"), std::string::npos) << broken.error().message;
+  }
 }
 
 // ---- merges
