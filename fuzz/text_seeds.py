@@ -231,7 +231,7 @@ def pretokenizer():
     for i, broken in enumerate([b"a\xff b", b"\xe2\x82 ", b"\xed\xa0\x80x", b"\xf4\x90\x80\x80"]):
         yield f"broken_{i}", broken
     patterns = [r"/\p{L}+/\d", r"/\s+", r"/x*", r"/(?=a)|b", r"/((", r"/[", r"/(?i:'s)|\p{N}{1,3}|\s+(?!\S)", r"//", r"/(a+)+$", r"/(?:a|aa)+b",
-                r"/(?<n>a)\k<n>/b/c/d", r"/(*UTF)a", r"/\C", "/\u00e9+"]
+                r"/(?<n>a)\k<n>/b/c/d", r"/(*UTF)a", r"/\C", r"/\C/\B", "/\u00e9+"]
     for i, pattern in enumerate(patterns):
         yield f"pattern_{i}", pattern.encode() + b"\n" + "aab 12 h\u00e9\u00e9 aaaaaaaa\n".encode()
     # More nesting than the compiled matcher's stack takes, and more steps than a match may have.

@@ -122,7 +122,6 @@ TEST(CudaPlans, RowsAtOnce) {
   EXPECT_EQ(plan_few_rows(task, kAda).places, 2);  // 128 blocks of threads in all
 }
 
-// Slices are the order of sums: of the number of inputs, never of the device.
 // More than sixteen rows, outputs of the released shapes by 64: as many warpgroups as leave the fewest rounds.
 TEST(CudaPlans, WideGroups) {
   EXPECT_EQ(wide_groups(544, 5, kH200), 5);  // 34,816 outputs: one round, where four groups need two
@@ -132,6 +131,7 @@ TEST(CudaPlans, WideGroups) {
   EXPECT_EQ(wide_groups(1, 5, kH200), 1);
 }
 
+// Slices are the order of sums: of the number of inputs, never of the device.
 TEST(CudaPlans, SlicesAreOfTheInputsAlone) {
   for (const SuperBlock& block : {kQ4KBlock, kQ6KBlock})
     for (int64_t cols = 256; cols <= 256 * 200; cols += 256) {
