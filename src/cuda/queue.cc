@@ -10,8 +10,8 @@ namespace {
 
 constexpr size_t kDataBytes = 16u << 20;
 constexpr size_t kFewLaunches = 6;  // not worth a graph
-// The device starts on the first launches of a pass while the host describes the next, which takes it a fourth of the
-// time that the device takes or less: so each list may be that much longer than the one before.
+// The device starts on the first launches of a pass while the host describes the next, which takes it less than a fourth
+// of the device's time: so each list may be three times as long as the one before.
 constexpr size_t kFirstLaunches = 12, kMostLaunches = 1024, kGrowth = 3;
 constexpr size_t kMostGraphs = 120;
 
