@@ -1,4 +1,4 @@
-// What the kernels of gated attention share.
+// What the kernels of attention share.
 #pragma once
 
 #include "cuda/device.cuh"
@@ -29,6 +29,37 @@ FORETOKEN_DEVICE float exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
+}
+
+// Operands of the matrix unit out of shared memory: sixteen rows of sixteen bf16.
+FORETOKEN_DEVICE void load_rows(uint32_t (&to)[4], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(from)
+               : "memory");
+}
+// Columns of eight, two blocks or one, of sixteen rows.
+FORETOKEN_DEVICE void load_columns(uint32_t (&to)[2][2], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0][0]), "=r"(to[0][1]), "=r"(to[1][0]), "=r"(to[1][1])
+               : "r"(from)
+               : "memory");
+}
+FORETOKEN_DEVICE void load_columns(uint32_t (&to)[1][2], uint32_t from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(to[0][0]), "=r"(to[0][1])
+               : "r"(from)
+               : "memory");
+}
+
+// x as two bf16: pairs of the nearest and of the nearest of what is left.
+FORETOKEN_DEVICE void halves(float x, float y, uint32_t& upper, uint32_t& lower) {
+  upper = bf16_pair(x, y);
+  lower = bf16_pair(__fsub_rn(x, __uint_as_float(upper << 16)), __fsub_rn(y, __uint_as_float(upper & 0xFFFF0000u)));
+}
+
+FORETOKEN_DEVICE bool finite_pairs(uint32_t pairs) {
+  return (pairs & 0x7F80u) != 0x7F80u && (pairs & 0x7F800000u) != 0x7F800000u;
 }
 
 // Two parts become one: the common maximum, and the factors of what came before and of what joins it.

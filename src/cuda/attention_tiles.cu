@@ -19,25 +19,6 @@ namespace {
 constexpr int kThreads = 32 * kTileWarps;
 static_assert(kTileWarps * kPageTokens == kTileSpan);
 
-FORETOKEN_DEVICE void load_rows(uint32_t (&to)[4], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(from)
-               : "memory");
-}
-// Two or one blocks of eight columns of sixteen rows.
-FORETOKEN_DEVICE void load_columns(uint32_t (&to)[2][2], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0][0]), "=r"(to[0][1]), "=r"(to[1][0]), "=r"(to[1][1])
-               : "r"(from)
-               : "memory");
-}
-FORETOKEN_DEVICE void load_columns(uint32_t (&to)[1][2], uint32_t from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
-               : "=r"(to[0][0]), "=r"(to[0][1])
-               : "r"(from)
-               : "memory");
-}
 FORETOKEN_DEVICE void wait_copies_but(int pending) {
   switch (pending) {
     case 0:
@@ -53,18 +34,8 @@ FORETOKEN_DEVICE void wait_copies_but(int pending) {
   }
 }
 
-// x as two bf16: pairs of the nearest and of the nearest of what is left.
-FORETOKEN_DEVICE void halves(float x, float y, uint32_t& upper, uint32_t& lower) {
-  upper = bf16_pair(x, y);
-  lower = bf16_pair(__fsub_rn(x, __uint_as_float(upper << 16)), __fsub_rn(y, __uint_as_float(upper & 0xFFFF0000u)));
-}
-
 // What all lanes of a warp know to be equal.
 FORETOKEN_DEVICE int same(int value) { return __shfl_sync(0xFFFFFFFFu, value, 0); }
-
-FORETOKEN_DEVICE bool finite_pairs(uint32_t pairs) {
-  return (pairs & 0x7F80u) != 0x7F80u && (pairs & 0x7F800000u) != 0x7F800000u;
-}
 
 // What threads tell each other about the queries of a block of threads; of a span unless said.
 template <int kQueries>
