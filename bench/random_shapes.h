@@ -205,8 +205,7 @@ inline DflashWeights random_drafter(const DflashConfig& d, Backend& backend, Ran
     DflashLayer layer;
     layer.mixer_norm = ones(backend, 1, d.hidden);
     layer.ffn_norm = ones(backend, 1, d.hidden);
-    layer.q = pack({int64_t{d.query_heads} * d.head_dim}, d.hidden);
-    layer.kv = pack({2 * int64_t{d.kv_heads} * d.head_dim}, d.hidden);
+    layer.qkv = pack({int64_t{d.query_heads + 2 * d.kv_heads} * d.head_dim}, d.hidden);
     layer.out = pack({d.hidden}, int64_t{d.query_heads} * d.head_dim);
     layer.q_norm = ones(backend, 1, d.head_dim);
     layer.k_norm = ones(backend, 1, d.head_dim);
@@ -215,6 +214,7 @@ inline DflashWeights random_drafter(const DflashConfig& d, Backend& backend, Ran
     layer.ffn_conv = convolution();
     w.layers.push_back(std::move(layer));
   }
+  w.context_kv = pack({int64_t{d.layers} * 2 * d.kv_heads * d.head_dim}, d.hidden);
   w.predecessor = blocks.table(d.vocab, d.selector_rank);
   w.successor = blocks.table(d.vocab, d.selector_rank);
   backend.keep_table(w.predecessor);

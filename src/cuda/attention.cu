@@ -20,21 +20,44 @@ FORETOKEN_DEVICE float load_kv(const std::byte* block, int64_t index) {
   if constexpr (kFormat == KvFormat::kInt8) return static_cast<float>(reinterpret_cast<const int8_t*>(block)[index]);
 }
 
-// One head by one warp: normalised and rotated into `out` (shared memory, head_dim floats).
-FORETOKEN_DEVICE void norm_and_rotate(const float* x, const float* w, float epsilon, int dim, const float* rotary,
-                                      int rotary_dim, float* out) {
+// What one lane of a warp has of a vector: elements lane, lane + 32, ...
+template <int kMost>
+struct OwnOf {
+  static constexpr int kCount = kMost / 32;
+  float at[kCount];
+  __device__ __forceinline__ OwnOf(const float* from, int count) {
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const int d = static_cast<int>(threadIdx.x & 31) + 32 * i;
+      at[i] = d < count ? from[d] : 0.0f;
+    }
+  }
+};
+
+// One head by one warp: normalised and rotated into `out` (shared memory, head_dim floats). All that is read is asked
+// for at once, and the weights before the kernel began.
+FORETOKEN_DEVICE void norm_and_rotate(const float* x, const OwnOf<kMaxDim>& w, float epsilon, int dim,
+                                      const float* rotary, int rotary_dim, float* out) {
   const int lane = threadIdx.x & 31, half = rotary_dim / 2;
-  for (int d = lane; d < dim; d += 32) out[d] = x[d];
+  const OwnOf<kMaxDim> own(x, dim);
+  const OwnOf<kMaxDim / 2> cosine(rotary, half), sine(rotary + half, half);
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i)
+    if (lane + 32 * i < dim) out[lane + 32 * i] = own.at[i];
   __syncwarp();
   const float r = inverse_root(__fadd_rn(__fdiv_rn(sum_of_squares(out, dim), static_cast<float>(dim)), epsilon));
   __syncwarp();
-  for (int d = lane; d < dim; d += 32) out[d] = __fmul_rn(__fmul_rn(out[d], r), w[d]);
+#pragma unroll
+  for (int i = 0; i < own.kCount; ++i)
+    if (lane + 32 * i < dim) out[lane + 32 * i] = __fmul_rn(__fmul_rn(own.at[i], r), w.at[i]);
   __syncwarp();
-  for (int j = lane; j < half; j += 32) {
-    const float cosine = rotary[j], sine = rotary[half + j];
+#pragma unroll
+  for (int i = 0; i < cosine.kCount; ++i) {
+    const int j = lane + 32 * i;
+    if (j >= half) continue;
     const float a = out[j], b = out[j + half];
-    out[j] = fma(-b, sine, __fmul_rn(a, cosine));
-    out[j + half] = fma(a, sine, __fmul_rn(b, cosine));
+    out[j] = fma(-b, sine.at[i], __fmul_rn(a, cosine.at[i]));
+    out[j + half] = fma(a, sine.at[i], __fmul_rn(b, cosine.at[i]));
   }
   __syncwarp();
 }
@@ -86,23 +109,20 @@ __global__ void __launch_bounds__(128)
     slot = owner.prefix + desc.row;
     page = reinterpret_cast<std::byte*>(owner.pages[slot / kPageTokens]);
   }
-  bring(item < shape.query_heads ? q_norm : k_norm, dim);
+  const OwnOf<kMaxDim> norm(item < shape.query_heads ? q_norm : k_norm, dim);
   begin_kernel();
   if (item >= shape.query_heads + shape.kv_heads) return;
   const float* x = packed.data + row * packed.stride;
   const float* angles = rotary.data + row * rotary.stride;
-  bring(angles, shape.rotary_dim);
   if (item < shape.query_heads) {
-    bring(x + 2 * item * dim, dim);
-    norm_and_rotate(x + 2 * item * dim, q_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
+    norm_and_rotate(x + 2 * item * dim, norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
     for (int d = lane; d < dim; d += 32) queries.data[row * queries.stride + item * dim + d] = heads[warp][d];
     return;
   }
   const int head = item - shape.query_heads;
   const float* key = x + shape.query_columns + head * dim;
-  bring(key, dim);
   bring(key + shape.kv_heads * dim, dim);
-  norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
+  norm_and_rotate(key, norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
   store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, layer, head, page, slot);
 }
 
@@ -369,31 +389,38 @@ FORETOKEN_DEVICE int64_t block_slot(const BlockLaneDesc& lane, int64_t position)
   return (position - lane.base) % (static_cast<int64_t>(lane.page_count) * kPageTokens);
 }
 
+template <bool kMany>
 __global__ void __launch_bounds__(128)
-    block_inputs_kernel(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary, BlockHeads shape,
-                        const BlockLaneDesc* lanes, int lane_count, KvLayout layout) {
-  begin_kernel();
+    block_inputs_kernel(BlockInputs one, const BlockInputs* many, int lane_count, KvLayout layout) {
   __shared__ float heads[4][kMaxDim];
-  const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31, dim = shape.dim;
-  const int query_heads = q.data ? shape.query_heads : 0, item = blockIdx.x * 4 + warp;
-  if (item >= query_heads + shape.kv_heads) return;
-  const BlockLaneDesc lane = lanes[blockIdx.z];
-  const int i = blockIdx.y;
-  if (i >= lane.rows) return;
+  const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31;
+  // Descriptions come from the host: they are there before the kernel before ends.
+  const BlockInputs& of = kMany ? many[blockIdx.z / lane_count] : one;
+  const BlockLaneDesc lane = of.lanes[blockIdx.z % lane_count];
+  const BlockHeads& shape = of.shape;
+  const int dim = shape.dim, i = blockIdx.y;
+  const int query_heads = of.q.data ? shape.query_heads : 0, item = blockIdx.x * 4 + warp, head = item - query_heads;
+  if (item >= query_heads + shape.kv_heads || i >= lane.rows) return begin_kernel();
   const int64_t row = lane.first_row + int64_t{i};
-  const float* angles = rotary.data + row * rotary.stride;
-  if (item < query_heads) {
-    float* x = q.data + row * q.stride + item * dim;
-    norm_and_rotate(x, q_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
+  std::byte* page = nullptr;
+  int64_t slot = 0;
+  if (head >= 0) {
+    slot = block_slot(lane, lane.end + i);
+    page = reinterpret_cast<std::byte*>(lane.pages[slot / kPageTokens]);
+  }
+  const OwnOf<kMaxDim> norm(head < 0 ? of.q_norm : of.k_norm, dim);
+  begin_kernel();
+  const float* angles = of.rotary.data + row * of.rotary.stride;
+  if (head < 0) {
+    float* x = of.q.data + row * of.q.stride + item * dim;
+    norm_and_rotate(x, norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
     for (int d = lane_id; d < dim; d += 32) x[d] = heads[warp][d];
     return;
   }
-  const int head = item - query_heads;
-  const float* key = kv.data + row * kv.stride + head * dim;
-  norm_and_rotate(key, k_norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-  const int64_t slot = block_slot(lane, lane.end + i);
-  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, 0, head,
-                  reinterpret_cast<std::byte*>(lane.pages[slot / kPageTokens]), slot);
+  const float* key = of.kv.data + row * of.kv.stride + head * dim;
+  bring(key + shape.kv_heads * dim, dim);
+  norm_and_rotate(key, norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
+  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, 0, head, page, slot);
 }
 
 // A block of threads a row and query head: chunks of 128 positions in ascending order, online softmax.
@@ -527,12 +554,12 @@ void launch_commit_kv(const uint64_t* pages, const KvLayout& layout, int64_t pre
   }
 }
 
-void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary,
-                         const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
+void launch_block_inputs(const BlockInputs& first, const BlockInputs* many, int count, int lane_count, int rows,
                          const KvLayout& layout, Queue& queue) {
-  const int heads = (q.data ? shape.query_heads : 0) + shape.kv_heads;
-  Launch{dim3(blocks(heads, 4), static_cast<unsigned>(rows), static_cast<unsigned>(lane_count)), 128, 0, queue}(
-      block_inputs_kernel, q, kv, q_norm, k_norm, rotary, shape, lanes, lane_count, layout);
+  const int heads = (first.q.data ? first.shape.query_heads : 0) + first.shape.kv_heads;
+  Launch{dim3(static_cast<unsigned>((heads + 3) / 4), static_cast<unsigned>(rows),
+              static_cast<unsigned>(count * lane_count)),
+         128, 0, queue}(many ? block_inputs_kernel<true> : block_inputs_kernel<false>, first, many, lane_count, layout);
 }
 
 void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,

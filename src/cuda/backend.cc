@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "cuda/plans.h"
@@ -19,8 +20,21 @@ bool same_shape(const DeltaShape& a, const DeltaShape& b) {
          a.value_dim == b.value_dim && a.kernel == b.kernel && a.grouped == b.grouped;
 }
 
+bool same_layout(const KvLayout& a, const KvLayout& b) {
+  return a.layers == b.layers && a.heads == b.heads && a.head_dim == b.head_dim && a.format == b.format;
+}
+
 bool same_view(View a, View b) {
   return a.data == b.data && a.rows == b.rows && a.cols == b.cols && a.stride == b.stride;
+}
+
+Convolved convolved_of(const auto& c) {
+  const auto group = static_cast<unsigned>(c.group);
+  return {.x = rows_of(c.x),
+          .base = rows_of(c.base),
+          .delta = rows_of(c.delta),
+          .group_bits = std::has_single_bit(group) ? std::countr_zero(group) : -1,
+          .place = c.place};
 }
 
 const CudaMatrix& matrix_of(const Matrix& w) { return static_cast<const CudaMatrix&>(w); }
@@ -106,8 +120,12 @@ void CudaBackend::download(View from, View host) {
 }
 
 void CudaBackend::copy(View from, View to) {
-  begin();
   checks::copy(from, to);
+  if (sum_.x.data && !sum_.tap.data && same_view(sum_.inout, from)) {
+    sum_.tap = to;
+    return;
+  }
+  begin();
   if (from.empty()) return;
   if (from.dtype == DType::kF32 && from.rows < 65536) {  // joins the pass
     launch_copy(rows_of(from), rows_of(to), *queue_);
@@ -171,6 +189,7 @@ BackendLimits CudaBackend::limits() const {
 }
 
 void CudaBackend::keep_table(const MatrixSource& table) {
+  begin();
   Table kept{device_memory(table.data.size()), device_memory(table.row_order.size() * 4)};
   send(kept.rows.data(), table.data.data(), table.data.size(), *queue_);
   send(kept.order.data(), table.row_order.data(), table.row_order.size() * 4, *queue_);
@@ -244,6 +263,7 @@ void pack_source(const MatrixSource& source, const Part& part, int64_t first_row
 }  // namespace
 
 MatrixPtr CudaBackend::pack(std::span<const MatrixSource> parts, MatrixUse use) {
+  begin();
   CHECK(!parts.empty());
   const int64_t cols = parts[0].cols;
   std::vector<CudaMatrix::Piece> pieces;
@@ -290,8 +310,7 @@ void CudaBackend::embed(std::span<const RowInput> inputs, const MatrixSource& ta
   begin();
   checks::embed(inputs, table, out);
   if (out.empty()) return;
-  const auto kept = tables_.find(table.data.data());
-  CHECK(kept != tables_.end());
+  const TokenTable kept = table_of(table);
   words_.clear();
   float* own = nullptr;
   for (size_t i = 0; i < inputs.size(); ++i) {
@@ -301,27 +320,41 @@ void CudaBackend::embed(std::span<const RowInput> inputs, const MatrixSource& ta
     upload(View::of(const_cast<float*>(inputs[i].embedding), 1, out.cols),
            View::of(own + i * static_cast<size_t>(out.cols), 1, out.cols));
   }
-  launch_embed(queue_->put(std::span<const int32_t>(words_)), own, table.format,
-               reinterpret_cast<const uint8_t*>(kept->second.rows.data()), row_bytes(table.format, table.cols),
-               reinterpret_cast<const int32_t*>(kept->second.order.data()), rows_of(out), *queue_);
+  launch_embed(queue_->put(std::span<const int32_t>(words_)), own, kept, rows_of(out), *queue_);
+}
+
+TokenTable CudaBackend::table_of(const MatrixSource& table) const {
+  const auto kept = tables_.find(table.data.data());
+  CHECK(kept != tables_.end());
+  return {.format = table.format,
+          .rows = reinterpret_cast<const uint8_t*>(kept->second.rows.data()),
+          .row_bytes = row_bytes(table.format, table.cols),
+          .order = reinterpret_cast<const int32_t*>(kept->second.order.data())};
 }
 
 void CudaBackend::rms_norm(View x, View w, float epsilon, View out) {
   checks::rms_norm(x, w, out);
-  Rows addend;
-  Planes planes;
-  Combined combined;
+  NormAddend add;
+  Rows tap;
   if (sum_.x.data && same_view(sum_.inout, x)) {
-    addend = rows_of(sum_.x);
-    if (sliced_.planes.count > 0) planes = sliced_.planes;
-    combined = std::exchange(combined_, {});
-    sum_ = {};
-    sliced_ = {};
+    add.rows = rows_of(sum_.x);
+    add.planes = sliced_.planes;
+    if (combined_.of.data) add.experts = combined_.from;
+    if (block_convolution_) add.convolved = convolved_of(*block_convolution_);
+    if (sum_.tap.data) tap = rows_of(sum_.tap);
+    if (block_convolution_ && !norm_convolves(rows_of(x), add, w.f32(), rows_of(out), tap)) {
+      add = {};
+      tap = {};
+    } else {
+      sum_ = {};
+      sliced_ = {};
+      combined_ = {};
+      block_convolution_.reset();
+    }
   }
-  begin();
+  finish_pending();  // as above
   if (x.empty()) return;
-  launch_rms_norm(rows_of(x), addend, planes, combined.of.data ? &combined.from : nullptr, w.f32(), epsilon,
-                  rows_of(out), leave_rounded(out), *queue_);
+  launch_rms_norm(rows_of(x), add, w.f32(), epsilon, rows_of(out), leave_rounded(out), tap, *queue_);
 }
 
 void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigmoid_gate, View out) {
@@ -356,13 +389,18 @@ void CudaBackend::gated_norm(View x, View gate, View w, float epsilon, bool sigm
 
 void CudaBackend::add(View x, View inout) {
   checks::add(x, inout);
-  const Sliced sliced = same_view(sliced_.of, x) ? std::exchange(sliced_, {}) : Sliced{};
+  std::optional<BlockConvolution> convolution;
+  if (block_convolution_ && block_convolution_->place && same_view(block_convolution_->out, x))
+    convolution = std::exchange(block_convolution_, {});
+  const bool takes_slices = same_view(sliced_.of, convolution ? convolution->x : x);
+  const Sliced sliced = takes_slices ? std::exchange(sliced_, {}) : Sliced{};
   const Combined combined = same_view(combined_.of, x) ? std::exchange(combined_, {}) : Combined{};
-  begin();
+  finish_pending();  // what stays pending has its data where it is
   if (x.empty()) return;
-  sum_ = {x, inout};
+  sum_ = {x, inout, {}};
   sliced_ = sliced;
   combined_ = combined;
+  block_convolution_ = convolution;
 }
 
 void CudaBackend::scale(View inout, float factor) {
@@ -376,26 +414,43 @@ void CudaBackend::gather_rows(View x, std::span<const int> rows, View out) {
   begin();
   checks::gather_rows(x, rows, out);
   if (out.empty()) return;
-  launch_gather(rows_of(x), queue_->put(std::span<const int32_t>(rows)), rows_of(out), *queue_);
+  launch_gather(rows_of(x), queue_->put(std::span<const int32_t>(rows)), rows_of(out), leave_rounded(out), *queue_);
 }
 
 // ---- Products
 
 void CudaBackend::begin() {
+  finish_pending();
+  queue_->make_room();
+}
+
+void CudaBackend::finish_pending() {
+  finish_sum();
   rounded_ = {};
+  if (convolution_) finish_delta();
+  if (!commits_.empty()) finish_commits();
+  if (context_) finish_context();
+}
+
+// In the order in which they read each other.
+void CudaBackend::finish_sum() {
   if (sliced_.planes.count > 0) launch_merge(sliced_.planes, rows_of(sliced_.of), *queue_);
   sliced_ = {};
   if (combined_.of.data) launch_combine(combined_.from, rows_of(combined_.of), *queue_);
   combined_ = {};
-  if (sum_.x.data) launch_add(rows_of(sum_.x), rows_of(sum_.inout), *queue_);
-  sum_ = {};
-  if (convolution_) finish_delta();
-  if (!commits_.empty()) finish_commits();
-  queue_->make_room();
+  if (const auto c = std::exchange(block_convolution_, {}))
+    launch_block_conv(rows_of(c->x), rows_of(c->base), rows_of(c->delta), c->group, c->lanes, c->lane_count,
+                      c->most_rows, rows_of(c->out), c->whole ? leave_rounded(c->out) : nullptr, *queue_);
+  const Sum sum = std::exchange(sum_, {});
+  if (!sum.x.data) return;
+  launch_add(rows_of(sum.x), rows_of(sum.inout), *queue_);
+  if (sum.tap.data) launch_copy(rows_of(sum.inout), rows_of(sum.tap), *queue_);
 }
 
 const uint16_t* CudaBackend::take_rounded(View x) {
-  const Rounded left = rounded_;
+  Rounded left = std::exchange(rounded_, {});
+  finish_sum();
+  if (rounded_.bf16) left = rounded_;  // of what was enqueued only now
   begin();
   if (left.bf16 && same_view(left.of, x)) return left.bf16;
   // Whole blocks of 64 columns: the rows beyond x's are read and never used.
@@ -865,6 +920,13 @@ const BlockLaneDesc* CudaBackend::describe(std::span<const BlockLane> lanes, int
 
 namespace {
 
+// Where every row is in its block; -1: in none.
+void places_of(std::span<const BlockLane> lanes, int64_t rows, std::vector<int32_t>& places) {
+  places.assign(static_cast<size_t>(rows), -1);
+  for (const BlockLane& lane : lanes)
+    for (int t = 0; t < lane.rows; ++t) places[static_cast<size_t>(lane.first_row + t)] = t;
+}
+
 BlockHeads block_heads(const BlockShape& shape, int rotary_dim) {
   return {.query_heads = shape.query_heads,
           .kv_heads = shape.kv_heads,
@@ -879,14 +941,37 @@ BlockHeads block_heads(const BlockShape& shape, int rotary_dim) {
 
 void CudaBackend::block_inputs(View q, View kv, View q_norm, View k_norm, View rotary, const BlockShape& shape,
                                std::span<const BlockLane> lanes, const KvLayout& layout) {
-  begin();
   checks::block_inputs(q, kv, q_norm, k_norm, rotary, shape, lanes, layout);
-  int rows;
-  const BlockLaneDesc* descs = describe(lanes, rows);
-  if (rows == 0) return;
-  launch_block_inputs(q.empty() ? Rows{} : rows_of(q), rows_of(kv), q_norm.f32(), k_norm.f32(), rows_of(rotary),
-                      block_heads(shape, static_cast<int>(rotary.cols)), descs, static_cast<int>(lanes.size()), rows,
-                      layout, *queue_);
+  std::vector<int> rows;
+  for (const BlockLane& lane : lanes) rows.insert(rows.end(), {lane.first_row, lane.rows});
+  const BlockHeads heads = block_heads(shape, static_cast<int>(rotary.cols));
+  const bool joins = context_ && q.empty() && context_->rows == rows && same_layout(context_->layout, layout) &&
+                     queue_->has_room();  // data of the layers before must stay where it is
+  if (!joins) begin();
+  int most_rows;
+  const BlockLaneDesc* descs = describe(lanes, most_rows);
+  if (most_rows == 0) return;
+  const BlockInputs inputs{.q = q.empty() ? Rows{} : rows_of(q),
+                           .kv = rows_of(kv),
+                           .rotary = rows_of(rotary),
+                           .q_norm = q_norm.f32(),
+                           .k_norm = k_norm.f32(),
+                           .shape = heads,
+                           .lanes = descs};
+  if (!q.empty()) {
+    launch_block_inputs(inputs, nullptr, 1, static_cast<int>(lanes.size()), most_rows, layout, *queue_);
+    return;
+  }
+  if (!joins) context_ = {.layers = {}, .layout = layout, .rows = rows, .most_rows = most_rows};
+  context_->layers.push_back(inputs);
+}
+
+void CudaBackend::finish_context() {
+  const ContextInputs context = *std::exchange(context_, {});
+  const int layers = static_cast<int>(context.layers.size());
+  launch_block_inputs(context.layers[0],
+                      layers > 1 ? queue_->put(std::span<const BlockInputs>(context.layers)) : nullptr, layers,
+                      static_cast<int>(context.rows.size() / 2), context.most_rows, context.layout, *queue_);
 }
 
 void CudaBackend::block_attention(View queries, const BlockShape& shape, std::span<const BlockLane> lanes,
@@ -907,20 +992,27 @@ void CudaBackend::block_attention(View queries, const BlockShape& shape, std::sp
     const int64_t begin = shape.window > 0 ? std::max(lane.begin, lane.end - shape.window + 1) : lane.begin;
     positions = std::max(positions, lane.end + lane.rows - std::min(begin, lane.end));
   }
+  places_of(lanes, queries.rows, words_);
+  const bool whole = std::find(words_.begin(), words_.end(), -1) == words_.end();
   const int splits = block_splits(positions);
   float* partial = partial_.take<float>(block_partial_floats(heads, queries.rows, splits));
   launch_block_spans(rows_of(queries), heads, descs, count, rows, splits, layout, partial, rows_of(out),
-                     leave_rounded(out), *queue_);
+                     whole ? leave_rounded(out) : nullptr, *queue_);
 }
 
 void CudaBackend::block_conv(View x, View base, View delta, int group, std::span<const BlockLane> lanes, View out) {
-  begin();
   checks::block_conv(x, base, delta, group, lanes, out);
-  int rows;
-  const BlockLaneDesc* descs = describe(lanes, rows);
-  if (rows == 0) return;
-  launch_block_conv(rows_of(x), rows_of(base), rows_of(delta), group, descs, static_cast<int>(lanes.size()), rows,
-                    rows_of(out), leave_rounded(out), *queue_);
+  const Sliced sliced = same_view(sliced_.of, x) ? std::exchange(sliced_, {}) : Sliced{};
+  begin();
+  BlockConvolution c{.x = x, .base = base, .delta = delta, .out = out, .group = group};
+  c.lanes = describe(lanes, c.most_rows);
+  c.lane_count = static_cast<int>(lanes.size());
+  if (c.most_rows == 0) return;
+  places_of(lanes, x.rows, words_);
+  c.whole = std::find(words_.begin(), words_.end(), -1) == words_.end();
+  if (c.whole && norm_convolves(convolved_of(c), sliced.planes)) c.place = queue_->put(std::span<const int32_t>(words_));
+  sliced_ = sliced;
+  block_convolution_ = c;
 }
 
 // The ids are the host's: this waits.
@@ -937,6 +1029,24 @@ void CudaBackend::top_k(View logits, int k, std::span<TokenId> ids, View values)
         "a download");
   queue_->synchronize("top_k");
 }
+
+const std::byte* CudaBackend::bring(const std::byte* found, size_t bytes, const char* what) {
+  queue_->flush();
+  if (brought_.size() < bytes) brought_ = pinned_memory(2 * bytes);
+  check(cudaMemcpyAsync(brought_.data(), found, bytes, cudaMemcpyDeviceToHost, queue_->stream()), "a download");
+  queue_->synchronize(what);
+  return brought_.data();
+}
+
+namespace {
+
+template <class T>
+void take(std::vector<T>& to, size_t count, const std::byte* from) {
+  to.resize(count);
+  if (count > 0) std::memcpy(to.data(), from, count * sizeof(T));
+}
+
+}  // namespace
 
 // One copy brings everything: choices, then leaders' ids, then their values.
 void CudaBackend::choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) {
@@ -959,18 +1069,10 @@ void CudaBackend::choose(View logits, std::span<const ChoiceSpec> specs, Choices
                  reinterpret_cast<TokenId*>(found + ids_at),
                  rows_of(View::of(reinterpret_cast<float*>(found + values_at), logits.rows, out.leader_count)),
                  *queue_);
-  queue_->flush();
-  if (chosen_here_.size() < bytes) chosen_here_ = pinned_memory(2 * bytes);
-  check(cudaMemcpyAsync(chosen_here_.data(), found, bytes, cudaMemcpyDeviceToHost, queue_->stream()), "a download");
-  queue_->synchronize("choosing tokens");
-  const std::byte* here = chosen_here_.data();
-  const auto take = [&](auto& to, size_t n, size_t at) {
-    to.resize(n);
-    if (n > 0) std::memcpy(to.data(), here + at, n * sizeof(to[0]));
-  };
-  take(out.rows, rows, 0);
-  take(out.leaders, count, ids_at);
-  take(out.values, count, values_at);
+  const std::byte* here = bring(found, bytes, "choosing tokens");
+  take(out.rows, rows, here);
+  take(out.leaders, count, here + ids_at);
+  take(out.values, count, here + values_at);
 }
 
 void CudaBackend::selector_edges(View weights, View predecessors, View successors, View edges) {
@@ -978,6 +1080,36 @@ void CudaBackend::selector_edges(View weights, View predecessors, View successor
   checks::selector_edges(weights, predecessors, successors, edges);
   if (edges.empty()) return;
   launch_selector_edges(rows_of(weights), rows_of(predecessors), rows_of(successors), rows_of(edges), *queue_);
+}
+
+// One copy brings everything: ids, then their logits, then edges.
+void CudaBackend::lattice(View logits, int k, View weights, const MatrixSource& predecessor,
+                          const MatrixSource& successor, std::span<const LatticeBlock> blocks, Lattice& out) {
+  begin();
+  checks::lattice(logits, k, weights, predecessor, successor, blocks);
+  CHECK(k <= kMaxTopK && logits.cols <= kMostTopColumns);
+  out = {};
+  if (logits.rows == 0) return;
+  const size_t count = static_cast<size_t>(logits.rows * k),
+               edge_count = weights.empty() ? 0 : count * static_cast<size_t>(k);
+  static_assert(sizeof(TokenId) == 4 && sizeof(float) == 4);
+  std::byte* const found = lattice_.take<std::byte>(4 * (2 * count + edge_count));
+  auto* const ids = reinterpret_cast<TokenId*>(found);
+  auto* const unary = reinterpret_cast<float*>(found) + count;
+  launch_top_k(rows_of(logits), k, top_.take<std::byte>(top_k_scratch_bytes(logits.rows, logits.cols, k)), ids,
+               rows_of(View::of(unary, logits.rows, k)), *queue_);
+  if (edge_count > 0) {
+    words_.assign(static_cast<size_t>(logits.rows), -1);
+    for (const LatticeBlock& block : blocks)
+      if (block.slots > 0) words_[static_cast<size_t>(block.first)] = block.anchor;
+    launch_lattice_edges(rows_of(weights), table_of(predecessor), table_of(successor), ids,
+                         queue_->put(std::span<const int32_t>(words_)),
+                         rows_of(View::of(unary + count, logits.rows * k, k)), *queue_);
+  }
+  const std::byte* here = bring(found, 4 * (2 * count + edge_count), "candidates");
+  take(out.ids, count, here);
+  take(out.unary, count, here + 4 * count);
+  take(out.edges, edge_count, here + 8 * count);
 }
 
 }  // namespace foretoken::cuda

@@ -89,6 +89,8 @@ class CudaBackend final : public Backend {
   void top_k(View logits, int k, std::span<TokenId> ids, View values) override;
   void choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) override;
   void selector_edges(View weights, View predecessors, View successors, View edges) override;
+  void lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+               std::span<const LatticeBlock> blocks, Lattice& out) override;
 
  private:
   // A pass as the kernels see it, and what the launches ask about it.
@@ -115,9 +117,9 @@ class CudaBackend final : public Backend {
   // ---- Between operators: what the next one may take along. All of it ends with the next operator, which enqueues
   // what it cannot take.
 
-  // A sum that a norm of the same rows may take along.
+  // A sum that a norm of the same rows may take along, and a copy of what it comes to.
   struct Sum {
-    View x, inout;
+    View x, inout, tap;
   };
   // The bf16 copy that the operator before left of its output.
   struct Rounded {
@@ -134,6 +136,22 @@ class CudaBackend final : public Backend {
     View of;
     Combination from;
   };
+  // The convolution of a block, which a sum and norm may make.
+  struct BlockConvolution {
+    View x, base, delta, out;
+    int group = 1, most_rows = 0;
+    bool whole = false;  // every row is a lane's
+    const BlockLaneDesc* lanes = nullptr;
+    int lane_count = 0;
+    const int32_t* place = nullptr;  // of every row in its block; null: the norm cannot make it
+  };
+  // What block_inputs takes of layers without queries: one launch stores the keys and values of all.
+  struct ContextInputs {
+    std::vector<BlockInputs> layers;
+    KvLayout layout;
+    std::vector<int> rows;  // first and number, of every lane
+    int most_rows = 0;
+  };
   // A convolution and a delta rule, which one kernel can run with the norm behind them.
   struct Convolution {
     View packed, weight, out;
@@ -146,6 +164,9 @@ class CudaBackend final : public Backend {
   };
   // Every operator begins with this or with take_rounded: what is pending is enqueued, the copy is forgotten.
   void begin();
+  void finish_pending();
+  void finish_sum();
+  void finish_context();
   void finish_delta();
   void launch_rule(View conv, const Rule& rule, const DeltaShape& shape, const Pass& pass,
                    std::span<const DeltaMemory> lanes);
@@ -184,6 +205,9 @@ class CudaBackend final : public Backend {
   struct Table {
     Buffer rows, order;
   };
+  TokenTable table_of(const MatrixSource& table) const;
+  // What an operator found, on the host; waits.
+  const std::byte* bring(const std::byte* found, size_t bytes, const char* what);
 
   int device_ = 0;
   std::string detail_;
@@ -194,16 +218,18 @@ class CudaBackend final : public Backend {
   Rounded rounded_;
   Sliced sliced_;
   Combined combined_;
+  std::optional<BlockConvolution> block_convolution_;
+  std::optional<ContextInputs> context_;
   std::optional<Convolution> convolution_;
   std::optional<Rule> rule_;
   Buffer arrivals_;                   // of the delta kernel
-  Buffer chosen_here_;                // the host's copy of what choose() found
+  Buffer brought_;                    // the host's copy of what an operator found
   Buffer found_;                      // the host's word that all_finite's kernel writes to
   std::vector<DeltaMemory> commits_;  // layers that take the same rows of their tapes
   std::vector<int32_t> committed_rows_;
   DeltaShape committed_shape_;
   DeviceScratch bf16_, ffn_, ffn_bf16_, own_rows_, partial_, delta_, moe_logits_, moe_pairs_, moe_hidden_, moe_routing_,
-      moe_shared_, moe_gate_, work_, top_, top_ids_, chosen_;
+      moe_shared_, moe_gate_, work_, top_, top_ids_, chosen_, lattice_;
   std::unordered_map<const std::byte*, Table> tables_;
   std::unordered_map<const MoeWeights*, MoeTables> moe_tables_;
   Described described_[2];  // without pages, with them

@@ -11,15 +11,14 @@ namespace {
 
 unsigned blocks(int64_t count, int threads) { return static_cast<unsigned>((count + threads - 1) / threads); }
 
-__global__ void embed_kernel(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table,
-                             size_t row_bytes, const int32_t* row_order, Rows out) {
+__global__ void embed_kernel(const int32_t* tokens, const float* own, TokenTable table, Rows out) {
   begin_kernel();
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x, r = blockIdx.y;
   if (c >= out.cols) return;
   const int32_t token = tokens[r];
   float value;
   if (token < 0) value = own[r * out.cols + c];
-  else value = value_at(format, table + static_cast<size_t>(row_order ? row_order[token] : token) * row_bytes, c);
+  else value = token_row(table, token)[c];
   out.data[r * out.stride + c] = value;
 }
 
@@ -67,23 +66,124 @@ FORETOKEN_DEVICE float4 combined_four(const Combination& of, float shared_weight
   return scaled_plus(shared_weight, load_four<kAligned>(last, c, cols), sum);
 }
 
+// What the elements of a row are multiplied with: of the sum of squares, to which every thread has a part.
+FORETOKEN_DEVICE float norm_factor(float sum, int64_t cols, float epsilon) {
+  __shared__ float warps[kNormThreads / 32];
+  for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, s));
+  if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = sum;
+  __syncthreads();
+  sum = warps[0];
+#pragma unroll
+  for (int i = 1; i < kNormThreads / 32; ++i) sum = __fadd_rn(sum, warps[i]);
+  return inverse_root(__fadd_rn(__fdiv_rn(sum, static_cast<float>(cols)), epsilon));
+}
+FORETOKEN_DEVICE float squares(float4 f, float sum) {
+  return fma(f.w, f.w, fma(f.z, f.z, fma(f.y, f.y, fma(f.x, f.x, sum))));
+}
+template <bool kAligned>
+FORETOKEN_DEVICE void put_normed(float* to, uint16_t* bf16, int c, int cols, float4 f, float r, float4 scale) {
+  const auto scaled = [&](float value, float s) { return __fmul_rn(__fmul_rn(value, r), s); };
+  const float4 y =
+      make_float4(scaled(f.x, scale.x), scaled(f.y, scale.y), scaled(f.z, scale.z), scaled(f.w, scale.w));
+  store_four<kAligned>(to, c, cols, y);
+  if (bf16) *reinterpret_cast<uint2*>(bf16 + c) = make_uint2(bf16_pair(y.x, y.y), bf16_pair(y.z, y.w));
+}
+
 // Thread j adds the squares of elements 4 j to 4 j + 3, 2048 + 4 j to 2048 + 4 j + 3, ... in ascending order; lanes
-// fold 16, 8, 4, 2, 1; warps are added in ascending order. kAligned: every row begins at a multiple of 16 bytes and has
-// whole fours. kCombines: the addend is a combination.
-template <bool kAligned, bool kCombines>
+// fold 16, 8, 4, 2, 1; warps are added in ascending order. Rows begin at multiples of 16 bytes and have whole fours, of
+// which a thread keeps kFours. kCombines: the addend is a combination. Everything is requested before anything is
+// stored.
+constexpr int kPlanesAtOnce = 4;
+template <int kFours, bool kCombines>
 __global__ void __launch_bounds__(kNormThreads, 1)
     rms_norm_kernel(Rows x, Rows addend, Planes planes, Combination combination, const float* w, float epsilon,
-                    Rows out, uint16_t* bf16) {
-  __shared__ float warps[kNormThreads / 32];
+                    Rows out, uint16_t* bf16, Rows tap) {
+  constexpr int kStep = 4 * kNormThreads;
+  const int cols = static_cast<int>(x.cols), first = 4 * static_cast<int>(threadIdx.x);
+  const auto exists = [&](int i) { return first + i * kStep < cols; };
+  const auto load = [](const float* from, int i) { return *reinterpret_cast<const float4*>(from + i * kStep); };
+  const auto store = [](float* to, int i, float4 v) { *reinterpret_cast<float4*>(to + i * kStep) = v; };
+  const float4 zero = make_float4(0, 0, 0, 0);
+  float4 weight[kFours], v[kFours], added[kFours];
+  w += first;
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) weight[i] = exists(i) ? load(w, i) : zero;
+  begin_kernel();
+  const int64_t r = blockIdx.x;
+  float* const row = x.data + r * x.stride + first;
+  float* const more = addend.data ? addend.data + r * addend.stride + first : nullptr;
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) {
+    v[i] = exists(i) ? load(row, i) : zero;
+    added[i] = zero;
+  }
+  if (kCombines) {
+    const float shared_weight = sigmoid(combination.shared_gate.data[r * combination.shared_gate.stride]);
+#pragma unroll
+    for (int i = 0; i < kFours; ++i)
+      if (exists(i)) added[i] = combined_four<true>(combination, shared_weight, r, first + i * kStep, cols);
+  } else if (planes.count > 0) {
+    const float* plane = planes.data + r * cols + first;
+#pragma unroll 1
+    for (int p = 0; p < planes.count; p += kPlanesAtOnce) {
+      float4 part[kPlanesAtOnce][kFours];  // zeros where there is none, which change no sum that began at +0
+#pragma unroll
+      for (int q = 0; q < kPlanesAtOnce; ++q) {
+        const bool counts = p + q < planes.count;
+#pragma unroll
+        for (int i = 0; i < kFours; ++i) part[q][i] = counts && exists(i) ? load(plane, i) : zero;
+        plane += planes.stride;
+      }
+#pragma unroll
+      for (int q = 0; q < kPlanesAtOnce; ++q)
+#pragma unroll
+        for (int i = 0; i < kFours; ++i) added[i] = plus(added[i], part[q][i]);
+    }
+  } else if (more) {
+#pragma unroll
+    for (int i = 0; i < kFours; ++i)
+      if (exists(i)) added[i] = load(more, i);
+  }
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kFours; ++i) {
+    if (more) v[i] = plus(v[i], added[i]);
+    sum = squares(v[i], sum);
+  }
+  if (more) {
+    float* const tapped = tap.data ? tap.data + r * tap.stride + first : nullptr;
+    const bool keeps = kCombines || planes.count > 0;
+#pragma unroll
+    for (int i = 0; i < kFours; ++i) {
+      if (!exists(i)) continue;
+      store(row, i, v[i]);
+      if (keeps) store(more, i, added[i]);
+      if (tapped) store(tapped, i, v[i]);
+    }
+  }
+  const float factor = norm_factor(sum, cols, epsilon);
+  float* const to = out.data + r * out.stride;
+  uint16_t* const rounded = bf16 ? bf16 + r * cols : nullptr;
+#pragma unroll
+  for (int i = 0; i < kFours; ++i)
+    if (exists(i)) put_normed<true>(to, rounded, first + i * kStep, cols, v[i], factor, weight[i]);
+}
+
+// The same of any row, in the same order.
+template <bool kCombines>
+__global__ void __launch_bounds__(kNormThreads, 1)
+    any_rms_norm_kernel(Rows x, Rows addend, Planes planes, Combination combination, const float* w, float epsilon,
+                    Rows out, uint16_t* bf16, Rows tap) {
   const int cols = static_cast<int>(x.cols);
   const auto column = [](int i) { return 4 * (static_cast<int>(threadIdx.x) + i * kNormThreads); };
   const float4 zero = make_float4(0, 0, 0, 0);
   float4 weight[kKeptFours];
 #pragma unroll
-  for (int i = 0; i < kKeptFours; ++i) weight[i] = column(i) < cols ? load_four<kAligned>(w, column(i), cols) : zero;
+  for (int i = 0; i < kKeptFours; ++i) weight[i] = column(i) < cols ? load_four<false>(w, column(i), cols) : zero;
   begin_kernel();
   float* const row = x.data + blockIdx.x * x.stride;
   float* const more = addend.data ? addend.data + blockIdx.x * addend.stride : nullptr;
+  float* const tapped = tap.data ? tap.data + blockIdx.x * tap.stride : nullptr;
   const float* const plane = planes.data + blockIdx.x * x.cols;
   const int plane_count = kCombines ? 0 : planes.count;
   float shared_weight = 0;
@@ -93,67 +193,131 @@ __global__ void __launch_bounds__(kNormThreads, 1)
   float4 v[kKeptFours], added[kKeptFours];
 #pragma unroll
   for (int i = 0; i < kKeptFours; ++i) {
-    v[i] = column(i) < cols ? load_four<kAligned>(row, column(i), cols) : zero;
+    v[i] = column(i) < cols ? load_four<false>(row, column(i), cols) : zero;
     added[i] = zero;
     if (column(i) >= cols || !more) continue;
     if constexpr (kCombines)
-      added[i] = combined_four<kAligned>(combination, shared_weight, blockIdx.x, column(i), cols);
-    else if (plane_count == 0) added[i] = load_four<kAligned>(more, column(i), cols);
+      added[i] = combined_four<false>(combination, shared_weight, blockIdx.x, column(i), cols);
+    else if (plane_count == 0) added[i] = load_four<false>(more, column(i), cols);
   }
 #pragma unroll 4
   for (int p = 0; p < plane_count; ++p)
 #pragma unroll
     for (int i = 0; i < kKeptFours; ++i)
-      if (column(i) < cols) added[i] = plus(added[i], load_four<kAligned>(plane + p * planes.stride, column(i), cols));
+      if (column(i) < cols) added[i] = plus(added[i], load_four<false>(plane + p * planes.stride, column(i), cols));
   float sum = 0;
-  const auto add_squares = [&](float4 f) { sum = fma(f.w, f.w, fma(f.z, f.z, fma(f.y, f.y, fma(f.x, f.x, sum)))); };
 #pragma unroll
   for (int i = 0; i < kKeptFours; ++i) {
     if (more && column(i) < cols) {
       v[i] = plus(v[i], added[i]);
-      store_four<kAligned>(row, column(i), cols, v[i]);
-      if (kCombines || plane_count > 0) store_four<kAligned>(more, column(i), cols, added[i]);
+      store_four<false>(row, column(i), cols, v[i]);
+      if (kCombines || plane_count > 0) store_four<false>(more, column(i), cols, added[i]);
+      if (tapped) store_four<false>(tapped, column(i), cols, v[i]);
     }
-    add_squares(v[i]);
+    sum = squares(v[i], sum);
   }
 #pragma unroll 1
   for (int i = kKeptFours; column(i) < cols; ++i) {
-    float4 f = load_four<kAligned>(row, column(i), cols);
+    float4 f = load_four<false>(row, column(i), cols);
     if (more) {
       float4 addend_here = zero;
       if constexpr (kCombines)
-        addend_here = combined_four<kAligned>(combination, shared_weight, blockIdx.x, column(i), cols);
-      else if (plane_count == 0) addend_here = load_four<kAligned>(more, column(i), cols);
+        addend_here = combined_four<false>(combination, shared_weight, blockIdx.x, column(i), cols);
+      else if (plane_count == 0) addend_here = load_four<false>(more, column(i), cols);
       for (int p = 0; p < plane_count; ++p)
-        addend_here = plus(addend_here, load_four<kAligned>(plane + p * planes.stride, column(i), cols));
-      if (kCombines || plane_count > 0) store_four<kAligned>(more, column(i), cols, addend_here);
+        addend_here = plus(addend_here, load_four<false>(plane + p * planes.stride, column(i), cols));
+      if (kCombines || plane_count > 0) store_four<false>(more, column(i), cols, addend_here);
       f = plus(f, addend_here);
-      store_four<kAligned>(row, column(i), cols, f);
+      store_four<false>(row, column(i), cols, f);
+      if (tapped) store_four<false>(tapped, column(i), cols, f);
     }
-    add_squares(f);
+    sum = squares(f, sum);
   }
-  for (int s = 16; s > 0; s /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(0xFFFFFFFFu, sum, s));
-  if ((threadIdx.x & 31) == 0) warps[threadIdx.x >> 5] = sum;
-  __syncthreads();
-  sum = warps[0];
-#pragma unroll
-  for (int i = 1; i < kNormThreads / 32; ++i) sum = __fadd_rn(sum, warps[i]);
-  const float r = inverse_root(__fadd_rn(__fdiv_rn(sum, static_cast<float>(x.cols)), epsilon));
+  const float r = norm_factor(sum, x.cols, epsilon);
   float* const to = out.data + blockIdx.x * out.stride;
-  const auto put = [&](int c, float4 f, float4 scale) {
-    const auto scaled = [&](float value, float s) { return __fmul_rn(__fmul_rn(value, r), s); };
-    const float4 y =
-        make_float4(scaled(f.x, scale.x), scaled(f.y, scale.y), scaled(f.z, scale.z), scaled(f.w, scale.w));
-    store_four<kAligned>(to, c, cols, y);
-    if (bf16)
-      *reinterpret_cast<uint2*>(bf16 + blockIdx.x * x.cols + c) = make_uint2(bf16_pair(y.x, y.y), bf16_pair(y.z, y.w));
-  };
+  uint16_t* const rounded = bf16 ? bf16 + blockIdx.x * x.cols : nullptr;
 #pragma unroll
   for (int i = 0; i < kKeptFours; ++i)
-    if (column(i) < cols) put(column(i), v[i], weight[i]);
+    if (column(i) < cols) put_normed<false>(to, rounded, column(i), cols, v[i], r, weight[i]);
 #pragma unroll 1
   for (int i = kKeptFours; column(i) < cols; ++i)
-    put(column(i), load_four<kAligned>(row, column(i), cols), load_four<kAligned>(w, column(i), cols));
+    put_normed<false>(to, rounded, column(i), cols, load_four<false>(row, column(i), cols), r,
+                         load_four<false>(w, column(i), cols));
+}
+
+// The same behind a block's convolution (draft.cu, in its order) of rows or of slices of them, for rows of whole fours
+// that a block of threads keeps. Everything is requested before anything is stored.
+constexpr int kFusedTaps = 2;
+__global__ void __launch_bounds__(kNormThreads, 1)
+    convolved_norm_kernel(Rows x, Rows addend, Planes planes, Convolved of, const float* w, float epsilon, Rows out,
+                          uint16_t* bf16, Rows tap) {
+  const int cols = static_cast<int>(x.cols);
+  const auto column = [](int i) { return 4 * (static_cast<int>(threadIdx.x) + i * kNormThreads); };
+  const float4 zero = make_float4(0, 0, 0, 0);
+  const int64_t r = blockIdx.x;
+  float4 weight[kKeptFours], base[kFusedTaps][kKeptFours];
+  // The description comes from the host: it is there before the kernel before ends.
+  const int taps = min(static_cast<int>(of.base.rows), of.place[r] + 1);  // that lie within the block
+#pragma unroll
+  for (int i = 0; i < kKeptFours; ++i) {
+    weight[i] = column(i) < cols ? load_four<true>(w, column(i), cols) : zero;
+#pragma unroll
+    for (int j = 0; j < kFusedTaps; ++j)
+      base[j][i] =
+          j < taps && column(i) < cols ? load_four<true>(of.base.data + j * of.base.stride, column(i), cols) : zero;
+  }
+  begin_kernel();
+  float* const row = x.data + r * x.stride;
+  float4 v[kKeptFours], in[kFusedTaps][kKeptFours];
+  float delta[kFusedTaps][kKeptFours];
+#pragma unroll
+  for (int i = 0; i < kKeptFours; ++i) {
+    const bool exists = column(i) < cols;
+    v[i] = exists ? load_four<true>(row, column(i), cols) : zero;
+#pragma unroll
+    for (int j = 0; j < kFusedTaps; ++j) {
+      const bool wanted = exists && j < taps;
+      in[j][i] = wanted && planes.count == 0
+                     ? load_four<true>(of.x.data + (r - j) * of.x.stride, column(i), cols)
+                     : zero;
+      delta[j][i] = wanted ? of.delta.data[r * of.delta.stride + ((j * cols + column(i)) >> of.group_bits)] : 0.0f;
+    }
+  }
+#pragma unroll 4
+  for (int p = 0; p < planes.count; ++p)
+#pragma unroll
+    for (int i = 0; i < kKeptFours; ++i)
+#pragma unroll
+      for (int j = 0; j < kFusedTaps; ++j)
+        if (j < taps && column(i) < cols)
+          in[j][i] = plus(in[j][i], load_four<true>(planes.data + p * planes.stride + (r - j) * cols, column(i), cols));
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < kKeptFours; ++i) {
+    float4 acc = zero;
+#pragma unroll
+    for (int j = 0; j < kFusedTaps; ++j) {
+      if (j >= taps) continue;
+      const float4 k = base[j][i];
+      const float more = delta[j][i];
+      acc = make_float4(fma(__fadd_rn(k.x, more), in[j][i].x, acc.x), fma(__fadd_rn(k.y, more), in[j][i].y, acc.y),
+                        fma(__fadd_rn(k.z, more), in[j][i].z, acc.z), fma(__fadd_rn(k.w, more), in[j][i].w, acc.w));
+    }
+    if (column(i) < cols) {
+      v[i] = plus(v[i], acc);
+      store_four<true>(row, column(i), cols, v[i]);
+      store_four<true>(addend.data + r * addend.stride, column(i), cols, acc);
+      if (planes.count > 0) store_four<true>(of.x.data + r * of.x.stride, column(i), cols, in[0][i]);
+      if (tap.data) store_four<true>(tap.data + r * tap.stride, column(i), cols, v[i]);
+    }
+    sum = squares(v[i], sum);
+  }
+  const float factor = norm_factor(sum, x.cols, epsilon);
+#pragma unroll
+  for (int i = 0; i < kKeptFours; ++i)
+    if (column(i) < cols)
+      put_normed<true>(out.data + r * out.stride, bf16 ? bf16 + r * x.cols : nullptr, column(i), cols, v[i], factor,
+                       weight[i]);
 }
 
 // One warp a head.
@@ -191,12 +355,14 @@ __global__ void scale_kernel(Rows inout, float factor) {
 }
 
 // rows null: row i is i.
-__global__ void gather_kernel(Rows x, const int32_t* rows, Rows out) {
+__global__ void gather_kernel(Rows x, const int32_t* rows, Rows out, uint16_t* bf16) {
   begin_kernel();
   const int64_t c = blockIdx.x * int64_t{blockDim.x} + threadIdx.x;
   if (c >= out.cols) return;
   const int64_t from = rows ? rows[blockIdx.y] : blockIdx.y;
-  out.data[blockIdx.y * out.stride + c] = x.data[from * x.stride + c];
+  const float v = x.data[from * x.stride + c];
+  out.data[blockIdx.y * out.stride + c] = v;
+  if (bf16) bf16[blockIdx.y * out.cols + c] = __bfloat16_as_ushort(to_bf16(v));
 }
 
 __global__ void rotary_kernel(const int32_t* positions, const float* frequency, const uint8_t* axis, float magnitude,
@@ -257,24 +423,42 @@ dim3 grid_of(const Rows& rows) { return dim3(blocks(rows.cols, 256), static_cast
 
 }  // namespace
 
-void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
-                  const int32_t* row_order, Rows out, Queue& queue) {
-  Launch{grid_of(out), 256, 0, queue}(embed_kernel, tokens, own, format, table, row_bytes, row_order, out);
+void launch_embed(const int32_t* tokens, const float* own, const TokenTable& table, Rows out, Queue& queue) {
+  Launch{grid_of(out), 256, 0, queue}(embed_kernel, tokens, own, table, out);
 }
-void launch_rms_norm(Rows x, Rows addend, Planes planes, const Combination* combination, const float* w, float epsilon,
-                     Rows out, uint16_t* bf16, Queue& queue) {
-  const auto aligned = [](const void* p, int64_t stride) {
-    return p == nullptr || (reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 4 == 0);
-  };
-  const Combination experts = combination ? *combination : Combination{};
-  const bool fours = x.cols % 4 == 0 && aligned(x.data, x.stride) && aligned(addend.data, addend.stride) &&
-                     aligned(planes.data, planes.stride) && aligned(experts.pairs.data, experts.pairs.stride) &&
-                     aligned(experts.shared.data, experts.shared.stride) && aligned(w, 0) &&
-                     aligned(out.data, out.stride);
-  const auto kernel = combination ? (fours ? rms_norm_kernel<true, true> : rms_norm_kernel<false, true>)
-                                  : (fours ? rms_norm_kernel<true, false> : rms_norm_kernel<false, false>);
-  Launch{static_cast<unsigned>(x.rows), kNormThreads, 0, queue}(kernel, x, addend, planes, experts, w, epsilon, out,
-                                                                bf16);
+namespace {
+
+bool begins_fours(const void* p, int64_t stride) {
+  return p == nullptr || (reinterpret_cast<uintptr_t>(p) % 16 == 0 && stride % 4 == 0);
+}
+bool begins_fours(const Rows& rows) { return begins_fours(rows.data, rows.stride); }
+
+}  // namespace
+
+bool norm_convolves(const Convolved& of, Planes planes) {
+  return of.base.rows <= kFusedTaps && of.group_bits >= 2 &&
+         of.x.cols <= 4 * kNormThreads * kKeptFours && begins_fours(of.x) && begins_fours(of.base) &&
+         begins_fours(planes.data, planes.stride);
+}
+bool norm_convolves(Rows x, const NormAddend& add, const float* w, Rows out, Rows tap) {
+  return begins_fours(x) && begins_fours(add.rows) && begins_fours(w, 0) && begins_fours(out) && begins_fours(tap);
+}
+void launch_rms_norm(Rows x, const NormAddend& add, const float* w, float epsilon, Rows out, uint16_t* bf16, Rows tap,
+                     Queue& queue) {
+  const bool fours = x.cols % 4 == 0 && begins_fours(x) && begins_fours(add.rows) &&
+                     begins_fours(add.planes.data, add.planes.stride) && begins_fours(add.experts.pairs) &&
+                     begins_fours(add.experts.shared) && begins_fours(w, 0) && begins_fours(out) && begins_fours(tap);
+  const Launch launch{static_cast<unsigned>(x.rows), kNormThreads, 0, queue};
+  if (add.convolved.x.data) {
+    launch(convolved_norm_kernel, x, add.rows, add.planes, add.convolved, w, epsilon, out, bf16, tap);
+    return;
+  }
+  const bool combines = add.experts.pairs.data != nullptr;
+  const auto kernel = !fours || x.cols > 3 * 4 * kNormThreads
+                          ? (combines ? any_rms_norm_kernel<true> : any_rms_norm_kernel<false>)
+                      : x.cols <= 4 * kNormThreads ? (combines ? rms_norm_kernel<1, true> : rms_norm_kernel<1, false>)
+                                                   : (combines ? rms_norm_kernel<3, true> : rms_norm_kernel<3, false>);
+  launch(kernel, x, add.rows, add.planes, add.experts, w, epsilon, out, bf16, tap);
 }
 void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
                        uint16_t* bf16, Queue& queue) {
@@ -285,11 +469,11 @@ void launch_add(Rows x, Rows inout, Queue& queue) { Launch{grid_of(x), 256, 0, q
 void launch_scale(Rows inout, float factor, Queue& queue) {
   Launch{grid_of(inout), 256, 0, queue}(scale_kernel, inout, factor);
 }
-void launch_gather(Rows x, const int32_t* rows, Rows out, Queue& queue) {
-  Launch{grid_of(out), 256, 0, queue}(gather_kernel, x, rows, out);
+void launch_gather(Rows x, const int32_t* rows, Rows out, uint16_t* bf16, Queue& queue) {
+  Launch{grid_of(out), 256, 0, queue}(gather_kernel, x, rows, out, bf16);
 }
 void launch_copy(Rows from, Rows to, Queue& queue) {
-  Launch{grid_of(to), 256, 0, queue}(gather_kernel, from, nullptr, to);
+  Launch{grid_of(to), 256, 0, queue}(gather_kernel, from, nullptr, to, nullptr);
 }
 void launch_find_non_finite(Rows x, int* found, Queue& queue) {
   if (x.stride == x.cols) x = {x.data, 1, x.rows * x.cols, x.rows * x.cols};

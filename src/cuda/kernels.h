@@ -142,18 +142,41 @@ void launch_combine(const Combination& combination, Rows out, Queue& queue);
 
 // ---- Rows (elementwise.cu)
 
-void launch_embed(const int32_t* tokens, const float* own, QuantFormat format, const uint8_t* table, size_t row_bytes,
-                  const int32_t* row_order, Rows out, Queue& queue);  // own [rows, cols] used where token < 0
-// `bf16`, where given, gets what launch_to_bf16(out) would write; out.cols is then a multiple of 64. An addend is added
-// to x, in place, before the norm; where planes or a combination are given, the addend is what they come to and gets
-// it.
-void launch_rms_norm(Rows x, Rows addend, Planes planes, const Combination* combination, const float* w, float epsilon,
-                     Rows out, uint16_t* bf16, Queue& queue);
+// A table that rows are looked up in by token.
+struct TokenTable {
+  QuantFormat format = QuantFormat::kF32;
+  const uint8_t* rows = nullptr;
+  size_t row_bytes = 0;
+  const int32_t* order = nullptr;  // of rows, or null
+};
+void launch_embed(const int32_t* tokens, const float* own, const TokenTable& table, Rows out,
+                  Queue& queue);  // own [rows, cols] used where token < 0
+// A convolution of block drafters (launch_block_conv) whose groups are 2^group_bits columns (-1: of another size):
+// place[r] is row r's in its block.
+struct Convolved {
+  Rows x, base, delta;
+  int group_bits = -1;
+  const int32_t* place = nullptr;
+};
+// What a norm may add to its rows first, in place: `rows`; or slices of them, results of experts, or the convolution of
+// `convolved.x` (or of its slices), which `rows` then get.
+struct NormAddend {
+  Rows rows;
+  Planes planes;
+  Combination experts;
+  Convolved convolved;
+};
+bool norm_convolves(const Convolved& of, Planes planes);  // whether it may,
+bool norm_convolves(Rows x, const NormAddend& add, const float* w, Rows out, Rows tap);  // where these are aligned
+// `bf16`, where given, gets what launch_to_bf16(out) would write; out.cols is then a multiple of 64. `tap`, where
+// given, gets the rows before the norm, with what was added.
+void launch_rms_norm(Rows x, const NormAddend& add, const float* w, float epsilon, Rows out, uint16_t* bf16, Rows tap,
+                     Queue& queue);
 void launch_gated_norm(Rows x, Rows gate, const float* w, int dim, float epsilon, bool sigmoid_gate, Rows out,
                        uint16_t* bf16, Queue& queue);
 void launch_add(Rows x, Rows inout, Queue& queue);
 void launch_scale(Rows inout, float factor, Queue& queue);
-void launch_gather(Rows x, const int32_t* rows, Rows out, Queue& queue);
+void launch_gather(Rows x, const int32_t* rows, Rows out, uint16_t* bf16, Queue& queue);
 void launch_copy(Rows from, Rows to, Queue& queue);
 // Sets *found, which the device can reach, where x holds a NaN or an infinity.
 void launch_find_non_finite(Rows x, int* found, Queue& queue);
@@ -248,8 +271,16 @@ struct BlockHeads {
   int query_heads = 0, kv_heads = 0, dim = 0, window = 0, causal = 0, rotary_dim = 0;
   float epsilon = 0;
 };
-void launch_block_inputs(Rows q, Rows kv, const float* q_norm, const float* k_norm, Rows rotary,
-                         const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
+// Of one layer; `q` may be empty.
+struct BlockInputs {
+  Rows q, kv, rotary;
+  const float *q_norm = nullptr, *k_norm = nullptr;
+  BlockHeads shape;
+  const BlockLaneDesc* lanes = nullptr;
+};
+// Of layers whose shapes, lanes' rows and presence of queries are the first's: `many` [count] on the device, or null
+// where there is one. `rows`: most of a lane.
+void launch_block_inputs(const BlockInputs& first, const BlockInputs* many, int count, int lane_count, int rows,
                          const KvLayout& layout, Queue& queue);
 void launch_block_attention(Rows queries, const BlockHeads& shape, const BlockLaneDesc* lanes, int lane_count, int rows,
                             const KvLayout& layout, Rows out, Queue& queue);
@@ -271,5 +302,9 @@ size_t choose_scratch_bytes(int64_t rows);
 void launch_choose(Rows logits, const ChoiceSpec* specs, bool any_candidates, void* scratch, RowChoice* choices,
                    Queue& queue);
 void launch_selector_edges(Rows weights, Rows predecessors, Rows successors, Rows edges, Queue& queue);
+// edges [slots * k, k] between candidates ids [slots * k] on the device; anchors[slot] is the token before a block's
+// first slot, -1 elsewhere.
+void launch_lattice_edges(Rows weights, const TokenTable& predecessor, const TokenTable& successor, const int32_t* ids,
+                          const int32_t* anchors, Rows edges, Queue& queue);
 
 }  // namespace foretoken::cuda

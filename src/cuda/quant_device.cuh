@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cuda/device.cuh"
+#include "cuda/kernels.h"
 #include "numerics/quant.h"
 
 namespace foretoken::cuda {
@@ -149,6 +150,16 @@ static __device__ float value_at(QuantFormat format, const uint8_t* row, int64_t
       return has_min ? __fsub_rn(product, c.minimum) : product;
     }
   }
+}
+
+// A token's row of a table, value by value.
+struct TokenRow {
+  QuantFormat format;
+  const uint8_t* row;
+  __device__ __forceinline__ float operator[](int64_t i) const { return value_at(format, row, i); }
+};
+FORETOKEN_DEVICE TokenRow token_row(const TokenTable& table, int32_t token) {
+  return {table.format, table.rows + static_cast<size_t>(table.order ? table.order[token] : token) * table.row_bytes};
 }
 
 }  // namespace foretoken::cuda

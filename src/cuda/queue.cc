@@ -8,7 +8,6 @@
 namespace foretoken::cuda {
 namespace {
 
-constexpr size_t kDataBytes = 16u << 20;
 constexpr size_t kFewLaunches = 6;  // not worth a graph
 // The device starts on the first launches of a pass while the host describes the next, which takes it less than a fourth
 // of the device's time: so each list may be three times as long as the one before.
@@ -119,7 +118,7 @@ const void* Queue::put(const void* data, size_t bytes) {
 }
 
 void Queue::make_room() {
-  if (at_ > kDataBytes / 2) synchronize("an operator");
+  if (!has_room()) synchronize("an operator");
 }
 
 std::byte* Queue::staging(size_t bytes) {

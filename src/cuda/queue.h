@@ -55,6 +55,7 @@ class Queue {
   }
   // Waits when data of `put` take much room: between operators only.
   void make_room();
+  bool has_room() const { return at_ <= kDataBytes / 2; }  // make_room would do nothing
   // Pinned room of the host for one copy enqueued next; null when `bytes` are many.
   std::byte* staging(size_t bytes);
 
@@ -71,6 +72,7 @@ class Queue {
   static void flush_all();
 
  private:
+  static constexpr size_t kDataBytes = 16u << 20;
   struct Launched {
     const void* kernel = nullptr;
     dim3 grid, block;

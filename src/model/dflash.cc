@@ -162,17 +162,18 @@ void DflashModel::extend(View features, std::span<const DflashContext> lanes) {
   if (rows == 0) return;
 
   const View gathered = features_.rows(rows, features.cols), context = x_.rows(rows, config_.hidden);
+  rotary_table_ = rotary_.rows(rows, config_.rotary.rotary_dim());
+  backend_.rotary_table(inputs_, config_.rotary, rotary_table_);
   backend_.gather_rows(features, rows_, gathered);
   backend_.linear(gathered, *weights_.fusion, context);
   backend_.rms_norm(context, weights_.hidden_norm, config_.norm_epsilon, context);
-  rotary_table_ = rotary_.rows(rows, config_.rotary.rotary_dim());
-  backend_.rotary_table(inputs_, config_.rotary, rotary_table_);
-  const View kv = kv_.rows(rows, 2 * int64_t{config_.kv_heads} * config_.head_dim);
+  const int64_t columns = 2 * int64_t{config_.kv_heads} * config_.head_dim;
+  const View kv = context_kv_.rows(rows, config_.layers * columns);
+  backend_.linear(context, *weights_.context_kv, kv);  // straight from the fused rows: no input norm, no convolution
   for (int layer = 0; layer < config_.layers; ++layer) {
     const DflashLayer& w = weights_.layers[static_cast<size_t>(layer)];
-    backend_.linear(context, *w.kv, kv);  // straight from the fused rows: no input norm, no convolution
-    backend_.block_inputs({}, kv, w.q_norm, w.k_norm, rotary_table_, shape(layer), block_lanes_[static_cast<size_t>(layer)],
-                          pages_.layout());
+    backend_.block_inputs({}, kv.columns(layer * columns, (layer + 1) * columns), w.q_norm, w.k_norm, rotary_table_, shape(layer),
+                          block_lanes_[static_cast<size_t>(layer)], pages_.layout());
   }
 }
 
@@ -219,8 +220,8 @@ std::span<const DflashDraft> DflashModel::draft(std::span<const DflashBlock> blo
   }
   const int64_t slots = static_cast<int64_t>(rows_.size());
   const View hidden = hidden_.rows(slots, config_.hidden), logits = logits_.rows(slots, target_.vocab);
-  backend_.gather_rows(x, rows_, hidden);
-  backend_.rms_norm(hidden, weights_.norm, config_.norm_epsilon, hidden);
+  backend_.rms_norm(x, weights_.norm, config_.norm_epsilon, h);  // of all rows, since it takes the sum along
+  backend_.gather_rows(h, rows_, hidden);
   backend_.linear(hidden, *trunk_.head, logits);
   take_candidates(hidden, logits, blocks);
   return drafts_;
@@ -229,11 +230,11 @@ std::span<const DflashDraft> DflashModel::draft(std::span<const DflashBlock> blo
 void DflashModel::mixer(int layer, View h, View out) {
   const DflashLayer& w = weights_.layers[static_cast<size_t>(layer)];
   const std::span<const BlockLane> lanes = block_lanes_[static_cast<size_t>(layer)];
-  const View queries = queries_.rows(h.rows, int64_t{config_.query_heads} * config_.head_dim);
-  const View kv = kv_.rows(h.rows, 2 * int64_t{config_.kv_heads} * config_.head_dim);
-  const View core = core_.rows(h.rows, queries.cols);
-  backend_.linear(h, *w.q, queries);
-  backend_.linear(h, *w.kv, kv);
+  const int64_t query_columns = int64_t{config_.query_heads} * config_.head_dim;
+  const View qkv = qkv_.rows(h.rows, query_columns + 2 * int64_t{config_.kv_heads} * config_.head_dim);
+  const View queries = qkv.columns(0, query_columns), kv = qkv.columns(query_columns, qkv.cols);
+  const View core = core_.rows(h.rows, query_columns);
+  backend_.linear(h, *w.qkv, qkv);
   backend_.block_inputs(queries, kv, w.q_norm, w.k_norm, rotary_table_, shape(layer), lanes, pages_.layout());
   backend_.block_attention(queries, shape(layer), lanes, pages_.layout(), core);
   backend_.linear(core, *w.out, out);
@@ -255,46 +256,22 @@ void DflashModel::convolved(const DflashConvolution& w, int layer, View h, View 
 
 void DflashModel::take_candidates(View hidden, View logits, std::span<const DflashBlock> blocks) {
   const int k = config_.top_k;
-  const int64_t slots = hidden.rows, rank = config_.selector_rank;
-  candidates_.resize(static_cast<size_t>(slots * k));
-  const bool lattice = rank > 0;
-  const View scores = scores_.rows(slots + (lattice ? slots * k : 0), k);
-  unary_rows_ = scores.row_range(0, slots);
-  edge_rows_ = scores.row_range(slots, scores.rows);
-  const auto on_host = [&](View& unary, View& edges) {  // in one copy
-    const View all = host_scores_.of(scores).on_host();
-    unary = all.row_range(0, slots);
-    edges = all.row_range(slots, all.rows);
-  };
+  const int64_t slots = hidden.rows;
   confidence_.assign(weights_.confidence.empty() ? 0 : static_cast<size_t>(slots), 0.0f);
-
+  lattice_blocks_.clear();
   int slot = 0;
-  View unary, edges;
+  for (const DflashBlock& block : blocks) {
+    lattice_blocks_.push_back({.first = slot, .slots = config_.slots(block.rows), .anchor = block.anchor});
+    slot += lattice_blocks_.back().slots;
+  }
   if (config_.kind == DrafterKind::kDspark) {
-    for (const DflashBlock& block : blocks) {
-      const int count = config_.slots(block.rows);
-      markov_walk(hidden, logits, slot, count, block.anchor);
-      slot += count;
-    }
-    on_host(unary, edges);
-    // What was added along the greedy walk belongs to the edge from its predecessor: candidate 0 of the slot before.
-    for (int64_t s = 0; s < slots; ++s)
-      for (int64_t i = 0; i < k; ++i) unary.f32(s)[i] -= edges.f32(s * k)[i];
+    markov_candidates(hidden, logits);
   } else {
-    backend_.top_k(logits, k, candidates_, unary_rows_);
-    if (lattice) {
-      const View weights = selector_.rows(slots, rank);
-      backend_.linear(hidden, *weights_.selector, weights);
-      for (const DflashBlock& block : blocks) {
-        const int count = config_.slots(block.rows);
-        lattice_of(weights.row_range(slot, slot + count), slot, block.anchor);
-        slot += count;
-      }
-    }
-    on_host(unary, edges);
+    View weights;
+    if (weights_.selector) backend_.linear(hidden, *weights_.selector, weights = selector_.rows(slots, config_.selector_rank));
+    backend_.lattice(logits, k, weights, weights_.predecessor, weights_.successor, lattice_blocks_, lattice_);
     if (config_.output_multiplier != 1.0f || config_.softcap > 0)  // both keep the order
-      for (int64_t i = 0; i < slots * k; ++i) {
-        float& z = unary.f32()[i];
+      for (float& z : lattice_.unary) {
         z *= config_.output_multiplier;
         if (config_.softcap > 0) z = config_.softcap * tanh_of(z / config_.softcap);
       }
@@ -306,39 +283,44 @@ void DflashModel::take_candidates(View hidden, View logits, std::span<const Dfla
     DflashDraft draft{.slots = count, .top_k = k};
     draft.hidden = hidden.row_range(first, first + count);
     draft.logits = logits.row_range(first, first + count);
-    draft.candidates = std::span<const TokenId>(candidates_).subspan(static_cast<size_t>(first * k), static_cast<size_t>(count * k));
-    draft.unary = {unary.f32(first), static_cast<size_t>(count * k)};
-    if (lattice) draft.edges = {edges.f32(int64_t{first} * k), static_cast<size_t>(count) * static_cast<size_t>(k * k)};
+    const size_t at = static_cast<size_t>(first * k), size = static_cast<size_t>(count * k);
+    draft.candidates = std::span<const TokenId>(lattice_.ids).subspan(at, size);
+    draft.unary = std::span<const float>(lattice_.unary).subspan(at, size);
+    if (!lattice_.edges.empty())
+      draft.edges = std::span<const float>(lattice_.edges).subspan(at * static_cast<size_t>(k), size * static_cast<size_t>(k));
     if (!confidence_.empty()) draft.confidence = std::span<const float>(confidence_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
     drafts_.push_back(draft);
     first += count;
   }
 }
 
-// Edges of one block's slots, whose candidates are known.
-void DflashModel::lattice_of(View weights, int first_slot, TokenId anchor) {
-  const int64_t k = config_.top_k, rank = config_.selector_rank, count = weights.rows;
-  const View predecessors = predecessors_.rows(count * k, rank), successors = successors_.rows(count * k, rank);
-  inputs_.clear();
-  for (int64_t i = 0; i < k; ++i) inputs_.push_back({.token = anchor});
-  for (int64_t i = 0; i < (count - 1) * k; ++i) inputs_.push_back({.token = candidates_[static_cast<size_t>(first_slot * k + i)]});
-  backend_.embed(inputs_, weights_.predecessor, predecessors);
-  inputs_.clear();
-  for (int64_t i = 0; i < count * k; ++i) inputs_.push_back({.token = candidates_[static_cast<size_t>(first_slot * k + i)]});
-  backend_.embed(inputs_, weights_.successor, successors);
-  backend_.selector_edges(weights, predecessors, successors, edge_rows_.row_range(first_slot * k, (first_slot + count) * k));
-}
-
 // DSpark: slot by slot, the Markov term of the token chosen before is added to the whole row, so that the greedy walk is exact;
 // candidates are then the row's largest, and the lattice holds the terms of the other predecessors.
-void DflashModel::markov_walk(View hidden, View logits, int first_slot, int count, TokenId anchor) {
-  const int64_t k = config_.top_k, rank = config_.selector_rank;
+void DflashModel::markov_candidates(View hidden, View logits) {
+  const int64_t k = config_.top_k, slots = hidden.rows;
+  lattice_.ids.resize(static_cast<size_t>(slots * k));
+  const View scores = scores_.rows(slots + slots * k, k);
+  unary_rows_ = scores.row_range(0, slots);
+  edge_rows_ = scores.row_range(slots, scores.rows);
+  for (const LatticeBlock& block : lattice_blocks_) markov_walk(hidden, logits, block);
+  const View all = host_scores_.of(scores).on_host();  // in one copy
+  lattice_.unary.assign(all.f32(), all.f32() + slots * k);
+  lattice_.edges.assign(all.f32(slots), all.f32(slots) + slots * k * k);
+  // What was added along the greedy walk belongs to the edge from its predecessor: candidate 0 of the slot before.
+  for (int64_t s = 0; s < slots; ++s)
+    for (int64_t i = 0; i < k; ++i)
+      lattice_.unary[static_cast<size_t>(s * k + i)] -= lattice_.edges[static_cast<size_t>(s * k * k + i)];
+}
+
+void DflashModel::markov_walk(View hidden, View logits, const LatticeBlock& block) {
+  const int64_t k = config_.top_k, rank = config_.selector_rank, count = block.slots;
   const View previous = predecessors_.rows(1, rank), term = markov_.rows(1, target_.vocab);
   const View host_hidden = confidence_.empty() ? View() : host_hidden_.of(hidden).on_host();
   ones_.assign(static_cast<size_t>(count * rank), 1.0f);
   const View ones = selector_.from_host(View::of(ones_.data(), count, rank));
-  TokenId token = anchor;
-  for (int slot = first_slot; slot < first_slot + count; ++slot) {
+  const auto candidate = [&](int64_t at) -> TokenId& { return lattice_.ids[static_cast<size_t>(block.first * k + at)]; };
+  TokenId token = block.anchor;
+  for (int slot = block.first; slot < block.first + count; ++slot) {
     const RowInput input{.token = token};
     backend_.embed({&input, 1}, weights_.predecessor, previous);
     if (!confidence_.empty()) {
@@ -352,11 +334,18 @@ void DflashModel::markov_walk(View hidden, View logits, int first_slot, int coun
     backend_.linear(previous, *weights_.markov, term);
     const View row = logits.row_range(slot, slot + 1);
     backend_.add(term, row);
-    backend_.top_k(row, static_cast<int>(k), std::span(candidates_).subspan(static_cast<size_t>(slot * k), static_cast<size_t>(k)),
+    backend_.top_k(row, static_cast<int>(k), std::span(lattice_.ids).subspan(static_cast<size_t>(slot * k), static_cast<size_t>(k)),
                    unary_rows_.row_range(slot, slot + 1));
-    token = candidates_[static_cast<size_t>(slot * k)];
+    token = lattice_.ids[static_cast<size_t>(slot * k)];
   }
-  lattice_of(ones, first_slot, anchor);
+  const View predecessors = predecessors_.rows(count * k, rank), successors = successors_.rows(count * k, rank);
+  inputs_.clear();
+  for (int64_t i = 0; i < count * k; ++i) inputs_.push_back({.token = i < k ? block.anchor : candidate(i - k)});
+  backend_.embed(inputs_, weights_.predecessor, predecessors);
+  inputs_.clear();
+  for (int64_t i = 0; i < count * k; ++i) inputs_.push_back({.token = candidate(i)});
+  backend_.embed(inputs_, weights_.successor, successors);
+  backend_.selector_edges(ones, predecessors, successors, edge_rows_.row_range(block.first * k, (block.first + count) * k));
 }
 
 }  // namespace foretoken

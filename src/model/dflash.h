@@ -121,8 +121,8 @@ class DflashModel {
   template <class Sublayer>
   void convolved(const DflashConvolution& w, int layer, View h, View out, Sublayer sublayer);
   void take_candidates(View hidden, View logits, std::span<const DflashBlock> blocks);
-  void lattice_of(View weights, int first_slot, TokenId anchor);
-  void markov_walk(View hidden, View logits, int first_slot, int count, TokenId anchor);
+  void markov_candidates(View hidden, View logits);
+  void markov_walk(View hidden, View logits, const LatticeBlock& block);
 
   const ModelConfig& target_;
   const Weights& trunk_;
@@ -136,12 +136,13 @@ class DflashModel {
   std::vector<int> rows_;
   std::vector<std::vector<BlockLane>> block_lanes_;  // [layer][lane of the pass]
   Scratch features_{backend_}, x_{backend_}, h_{backend_}, mixed_{backend_}, delta_{backend_}, before_{backend_};
-  Scratch after_{backend_}, queries_{backend_}, kv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, logits_{backend_};
+  Scratch after_{backend_}, qkv_{backend_}, context_kv_{backend_}, core_{backend_}, rotary_{backend_}, hidden_{backend_}, logits_{backend_};
   Scratch selector_{backend_}, predecessors_{backend_}, successors_{backend_}, markov_{backend_}, scores_{backend_};
   RowStore gathered_{backend_};
   LazyRows host_scores_{backend_}, host_hidden_{backend_}, host_previous_{backend_};
   View rotary_table_, unary_rows_, edge_rows_;  // of the call: ..., [slots, top_k], [slots * top_k, top_k]; the last two are one piece
-  std::vector<TokenId> candidates_;
+  std::vector<LatticeBlock> lattice_blocks_;
+  Lattice lattice_;
   std::vector<float> confidence_, ones_;
   std::vector<DflashDraft> drafts_;
 };

@@ -63,10 +63,14 @@ class Loader {
     ASSIGN_OR_RETURN(w.fusion, matrix({top(kFusion)}, hidden, static_cast<int64_t>(config_.taps.size()) * hidden));
     ASSIGN_OR_RETURN(w.hidden_norm, parameter(top(kHiddenNorm), 1, hidden));
     ASSIGN_OR_RETURN(w.norm, parameter(top(kNorm), 1, hidden));
+    std::vector<NamedRows> context;
     for (int i = 0; i < config_.layers; ++i) {
       ASSIGN_OR_RETURN(DflashLayer one, layer(i));
       w.layers.push_back(std::move(one));
+      const int64_t keys = int64_t{config_.kv_heads} * config_.head_dim;
+      for (const Names& name : {kKey, kValue}) context.push_back({in_layer(i, name), keys});
     }
+    ASSIGN_OR_RETURN(w.context_kv, matrix(context, hidden));
     if (config_.kind == DrafterKind::kDflash2) {
       ASSIGN_OR_RETURN(w.selector, matrix({top(kSelector)}, rank, hidden));
       ASSIGN_OR_RETURN(w.predecessor, codebook(top(kPredecessor), vocab, rank));
@@ -110,8 +114,7 @@ class Loader {
     DflashLayer w;
     ASSIGN_OR_RETURN(w.mixer_norm, parameter(in_layer(i, kMixerNorm), 1, hidden));
     ASSIGN_OR_RETURN(w.ffn_norm, parameter(in_layer(i, kFfnNorm), 1, hidden));
-    ASSIGN_OR_RETURN(w.q, matrix({in_layer(i, kQuery)}, queries, hidden));
-    ASSIGN_OR_RETURN(w.kv, matrix({in_layer(i, kKey), in_layer(i, kValue)}, keys, hidden));
+    ASSIGN_OR_RETURN(w.qkv, matrix({{in_layer(i, kQuery), queries}, {in_layer(i, kKey), keys}, {in_layer(i, kValue), keys}}, hidden));
     ASSIGN_OR_RETURN(w.out, matrix({in_layer(i, kOut)}, hidden, queries));
     ASSIGN_OR_RETURN(w.q_norm, parameter(in_layer(i, kQueryNorm), 1, config_.head_dim));
     ASSIGN_OR_RETURN(w.k_norm, parameter(in_layer(i, kKeyNorm), 1, config_.head_dim));
@@ -132,10 +135,19 @@ class Loader {
     return w;
   }
 
-  // One matrix of the named parts' rows in order, each part [rows, cols].
+  struct NamedRows {
+    std::string name;
+    int64_t rows = 0;
+  };
   Result<MatrixPtr> matrix(const std::vector<std::string>& names, int64_t rows, int64_t cols, MatrixUse use = MatrixUse::kLinear) {
+    std::vector<NamedRows> parts;
+    for (const std::string& name : names) parts.push_back({name, rows});
+    return matrix(parts, cols, use);
+  }
+  // One matrix of the named parts' rows in order.
+  Result<MatrixPtr> matrix(const std::vector<NamedRows>& parts, int64_t cols, MatrixUse use = MatrixUse::kLinear) {
     std::vector<Slice> slices;
-    for (const std::string& name : names) TRY(append(slices, tensors_.matrix(name, rows, cols)));
+    for (const NamedRows& part : parts) TRY(append(slices, tensors_.matrix(part.name, part.rows, cols)));
     if (!packed_) {
       order_.add(slices);
       uint64_t bytes = 0;

@@ -33,8 +33,7 @@ struct DflashConvolution {
 
 struct DflashLayer {
   Parameter mixer_norm, ffn_norm;  // [1, hidden]
-  MatrixPtr q;                     // [query_heads * head_dim, hidden]
-  MatrixPtr kv;                    // [keys | values, hidden]: block rows and context rows both go through it
+  MatrixPtr qkv;                   // [queries | keys | values, hidden], of block rows
   MatrixPtr out;                   // [hidden, query_heads * head_dim]
   Parameter q_norm, k_norm;        // [1, head_dim]
   ExpertWeights ffn;
@@ -46,6 +45,9 @@ struct DflashWeights {
   MatrixPtr fusion;             // [hidden, taps * hidden]
   Parameter hidden_norm, norm;  // [1, hidden]: of the fused context, of the last layer
   std::vector<DflashLayer> layers;
+  // [layers * (keys | values), hidden]: of context rows, which all layers take from the same fused rows. The layers' own keys and
+  // values once more: a product for each layer takes longer than they are worth.
+  MatrixPtr context_kv;
   // DFlash 2's selector, or DSpark's Markov head: rows of `predecessor` and `successor` are looked up by token and borrow the
   // bundle's mapping.
   MatrixSource predecessor, successor;  // [vocab, rank]

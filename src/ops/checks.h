@@ -51,6 +51,8 @@ void block_conv(View x, View base, View delta, int group, std::span<const BlockL
 void choose(View logits, std::span<const ChoiceSpec> specs);
 void top_k(View logits, int k, std::span<const TokenId> ids, View values);
 void selector_edges(View weights, View predecessors, View successors, View edges);
+void lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+             std::span<const LatticeBlock> blocks);
 
 // Largest head of the attention operators: an int8 row of K or V is one activation block (canonical::quantize_activation).
 inline constexpr int kMaxHeadDim = 256;

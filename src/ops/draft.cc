@@ -205,4 +205,31 @@ void Backend::selector_edges(View weights, View predecessors, View successors, V
     }
 }
 
+// In host memory; a backend with memory of its own has its own.
+void Backend::lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+                      std::span<const LatticeBlock> blocks, Lattice& out) {
+  CHECK(on_host());
+  checks::lattice(logits, k, weights, predecessor, successor, blocks);
+  const int64_t slots = logits.rows, count = slots * k, rank = weights.cols;
+  out.ids.resize(static_cast<size_t>(count));
+  out.unary.resize(static_cast<size_t>(count));
+  out.edges.resize(weights.empty() ? 0 : static_cast<size_t>(count * k));
+  if (slots == 0) return;
+  top_k(logits, k, out.ids, View::of(out.unary.data(), slots, k));
+  if (weights.empty()) return;
+  std::vector<RowInput> before, after;
+  for (const LatticeBlock& block : blocks)
+    for (int s = 0; s < block.slots; ++s)
+      for (int i = 0; i < k; ++i) {
+        const size_t at = static_cast<size_t>((block.first + s) * k + i);
+        before.push_back({.token = s == 0 ? block.anchor : out.ids[at - static_cast<size_t>(k)]});
+        after.push_back({.token = out.ids[at]});
+      }
+  std::vector<float> memory(static_cast<size_t>(2 * count * rank));
+  const View predecessors = View::of(memory.data(), count, rank), successors = View::of(memory.data() + count * rank, count, rank);
+  embed(before, predecessor, predecessors);
+  embed(after, successor, successors);
+  selector_edges(weights, predecessors, successors, View::of(out.edges.data(), count, k));
+}
+
 }  // namespace foretoken

@@ -91,4 +91,28 @@ void selector_edges(View weights, View predecessors, View successors, View edges
   shape(edges, weights.rows * k, k);
 }
 
+void lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+             std::span<const LatticeBlock> blocks) {
+  shape(logits, -1, -1);
+  CHECK(k >= 1);
+  CHECK(k <= logits.cols);
+  int next = 0;
+  for (const LatticeBlock& block : blocks) {
+    CHECK(block.first == next);
+    CHECK(block.slots >= 0);
+    next += block.slots;
+  }
+  CHECK(next == logits.rows);
+  if (weights.empty()) return;
+  shape(weights, logits.rows, -1);
+  for (const MatrixSource* table : {&predecessor, &successor}) {
+    CHECK(table->cols == weights.cols);
+    CHECK(table->rows >= logits.cols);
+  }
+  for (const LatticeBlock& block : blocks) {
+    CHECK(block.anchor >= 0);
+    CHECK(block.anchor < predecessor.rows);
+  }
+}
+
 }  // namespace foretoken::checks

@@ -108,6 +108,17 @@ struct BlockLane {
   }
 };
 
+// Slots [first, first + slots) of a lattice belong to one block; the first follows the anchor, every other the one before it.
+struct LatticeBlock {
+  int first = 0, slots = 0;
+  TokenId anchor = -1;
+};
+// On the host.
+struct Lattice {
+  std::vector<TokenId> ids;         // [slots, k], as Backend::top_k gives them
+  std::vector<float> unary, edges;  // [slots, k] their logits; [slots, k, k], or empty without a selector
+};
+
 struct BackendInfo {
   std::string name;    // "reference", "cpu"
   std::string detail;  // instruction set, threads or device, for logs and certificates
@@ -260,10 +271,15 @@ class Backend {
   virtual void choose(View logits, std::span<const ChoiceSpec> specs, Choices& out);
   // edges[s * k + a, b] = sum_r predecessors[s * k + a, r] * weights[s, r] * successors[s * k + b, r]. weights [slots, rank].
   virtual void selector_edges(View weights, View predecessors, View successors, View edges);
+  // top_k of every row of `logits`, and selector_edges between the candidates of neighbouring slots, whose rows of `predecessor` and
+  // `successor` are embed's: edges[s, a, b] is of candidate a of the slot before (of the anchor, for every a, where there is none)
+  // and candidate b. weights [slots, rank]; empty: no edges. The result is the host's: this waits, once.
+  virtual void lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+                       std::span<const LatticeBlock> blocks, Lattice& out);
 };
 
 // The number that a backend in a shared library must have been built with: raised when anything in this file or batch.h changes.
-inline constexpr int kBackendInterface = 8;
+inline constexpr int kBackendInterface = 9;
 
 enum class Isa : uint8_t { kAuto, kScalar, kAvx2, kAvx512 };
 struct CpuOptions {

@@ -92,5 +92,9 @@ void TimedBackend::choose(View logits, std::span<const ChoiceSpec> specs, Choice
 void TimedBackend::selector_edges(View weights, View predecessors, View successors, View edges) {
   timed("selector_edges", [&] { inner_.selector_edges(weights, predecessors, successors, edges); });
 }
+void TimedBackend::lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+                           std::span<const LatticeBlock> blocks, Lattice& out) {
+  timed("lattice", [&] { inner_.lattice(logits, k, weights, predecessor, successor, blocks, out); });
+}
 
 }  // namespace foretoken

@@ -70,6 +70,8 @@ class TimedBackend final : public Backend {
   void top_k(View logits, int k, std::span<TokenId> ids, View values) override;
   void choose(View logits, std::span<const ChoiceSpec> specs, Choices& out) override;
   void selector_edges(View weights, View predecessors, View successors, View edges) override;
+  void lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+               std::span<const LatticeBlock> blocks, Lattice& out) override;
 
  private:
   template <class F>

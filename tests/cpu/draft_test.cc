@@ -18,6 +18,7 @@ TEST(CpuDraft, Convolution) { expect_block_convolution(backends()); }
 TEST(CpuDraft, TopK) { expect_top_k(backends()); }
 TEST(CpuDraft, Choices) { expect_choices(backends()); }
 TEST(CpuDraft, Edges) { expect_edges(backends()); }
+TEST(CpuDraft, Lattice) { expect_lattice(backends()); }
 
 }  // namespace
 }  // namespace foretoken::test

@@ -27,6 +27,7 @@ TEST_F(CudaDraft, Convolution) { expect_block_convolution(backends()); }
 TEST_F(CudaDraft, TopK) { expect_top_k(backends()); }
 TEST_F(CudaDraft, Choices) { expect_choices(backends()); }
 TEST_F(CudaDraft, Edges) { expect_edges(backends()); }
+TEST_F(CudaDraft, Lattice) { expect_lattice(backends()); }
 
 }  // namespace
 }  // namespace foretoken::test

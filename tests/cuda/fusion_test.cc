@@ -207,6 +207,74 @@ TEST_F(CudaFusion, ProductSumNorm) {
   }
 }
 
+// What a block drafter does around a product: its slices or its rows are convolved and added by the norm behind, and
+// what comes of it is tapped; or a product reads what was convolved.
+TEST_F(CudaFusion, ProductConvolutionSumNorm) {
+  mark_ = backend_->allocate(64);
+  const MatrixPtr next = random_matrix(QuantFormat::kQ4_K, 48, 512, 6);
+  for (const int64_t inputs : {17408, 4096})
+    for (const auto& [taps, group] : {std::pair(2, 16), std::pair(4, 32), std::pair(5, 16), std::pair(2, 2)})
+      for (const auto& lanes : {std::vector<BlockLane>{{0, 8}}, std::vector<BlockLane>{{0, 1}, {1, 5}, {6, 2}},
+                                std::vector<BlockLane>{{0, 3}, {4, 4}}}) {  // the last leave a row out
+        const MatrixPtr matrix = random_matrix(QuantFormat::kQ4_K, 512, inputs, 7);
+        std::vector<float> results[2];
+        for (const bool separate : {false, true}) {
+          const Rows in = rows(8, inputs, 8), after = rows(8, 512, 9), mixed = rows(8, 512, 10), x = rows(8, 512, 11),
+                     w = rows(1, 512, 12), out = rows(8, 512, 13), taken = rows(8, 1024, 14), base = rows(taps, 512, 15),
+                     delta = rows(8, int64_t{taps} * (512 / group), 16), second = rows(8, 512, 17),
+                     product = rows(8, 48, 18);
+          const View tap = taken.view.columns(512, 1024);
+          backend_->linear(in.view, *matrix, after.view);
+          apart(separate);
+          backend_->block_conv(after.view, base.view, delta.view, group, lanes, mixed.view);
+          apart(separate);
+          backend_->add(mixed.view, x.view);
+          apart(separate);
+          backend_->copy(x.view, tap);
+          apart(separate);
+          backend_->rms_norm(x.view, w.view, 1e-6f, out.view);
+          apart(separate);
+          backend_->block_conv(out.view, base.view, delta.view, group, lanes, second.view);
+          apart(separate);
+          backend_->linear(second.view, *next, product.view);
+          for (View v : {after.view, mixed.view, x.view, out.view, taken.view, second.view, product.view}) {
+            const std::vector<float> more = values(v);
+            results[separate].insert(results[separate].end(), more.begin(), more.end());
+          }
+        }
+        EXPECT_TRUE(is_informative(View::of(results[0].data(), 1, static_cast<int64_t>(results[0].size()))));
+        EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0)
+            << inputs << " inputs, " << taps << " taps, groups of " << group << ", " << lanes.size() << " lanes";
+      }
+}
+
+// Keys and values of several layers of a block drafter, which one launch stores.
+TEST_F(CudaFusion, ContextOfLayers) {
+  mark_ = backend_->allocate(64);
+  const BlockShape shape{8, 2, 64, 1e-6f, 0, false};
+  const KvLayout layout{1, 2, 64, KvFormat::kBF16};
+  std::vector<float> results[2];
+  for (const bool separate : {false, true}) {
+    const size_t page_floats = layout.page_bytes() / sizeof(float);
+    const Rows memory = rows(3 * 2 * 2, static_cast<int64_t>(page_floats), 20, 0.0f),
+               kv = rows(7, int64_t{3} * 2 * 2 * 64, 21), angles = rows(7, 64, 22), none = rows(1, 64, 23),
+               norms = rows(3, 64, 24);
+    for (int layer = 0; layer < 3; ++layer) {
+      std::vector<std::byte*> pages[2];
+      for (int lane = 0; lane < 2; ++lane)
+        for (int p = 0; p < 2; ++p)
+          pages[lane].push_back(memory.view.data + static_cast<size_t>((layer * 2 + lane) * 2 + p) * layout.page_bytes());
+      const BlockLane lanes[] = {{0, 4, 0, 30, 30, pages[0]}, {4, 3, 32, 32, 40, pages[1]}};
+      backend_->block_inputs({}, kv.view.columns(layer * 256, (layer + 1) * 256), none.view,
+                             norms.view.row_range(layer, layer + 1), angles.view, shape, lanes, layout);
+      apart(separate);
+    }
+    results[separate] = values(memory.view);
+  }
+  EXPECT_GT(std::count_if(results[0].begin(), results[0].end(), [](float v) { return v != 0; }), 3 * 7 * 2 * 64 / 2);
+  EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0);
+}
+
 // What becomes of gates and ups: by the kernel of their product, or by one of its own behind a product of matrices that
 // are packed for linear. Also in groups, of sixteen rows or of eight with a smaller device's plans.
 TEST_F(CudaFusion, GatesInTheirProduct) {

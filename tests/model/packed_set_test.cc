@@ -87,9 +87,10 @@ TEST(PackedSet, TheHeadIsCachedToo) {
 std::vector<const Matrix*> matrices_of(const DflashWeights& w) {
   std::vector<const Matrix*> all = {w.fusion.get()};
   for (const DflashLayer& layer : w.layers)
-    for (const MatrixPtr* m : {&layer.q, &layer.kv, &layer.out, &layer.ffn.gate_up, &layer.ffn.down, &layer.mixer_conv.projection,
+    for (const MatrixPtr* m : {&layer.qkv, &layer.out, &layer.ffn.gate_up, &layer.ffn.down, &layer.mixer_conv.projection,
                                &layer.ffn_conv.projection})
       all.push_back(m->get());
+  all.push_back(w.context_kv.get());
   all.push_back(w.selector.get());
   all.push_back(w.markov.get());
   std::erase(all, nullptr);

@@ -30,6 +30,18 @@ struct BlockOutputs {
   std::vector<std::vector<std::byte>> memory;
 };
 
+// Cosines, then sines, of random angles.
+inline Matrix2 random_angles(Random& random, int64_t rows, int64_t cols) {
+  Matrix2 table(rows, cols);
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < cols / 2; ++j) {
+      const float angle = 3.14159265f * random.uniform();
+      table.at(r, j) = std::cos(angle);
+      table.at(r, cols / 2 + j) = std::sin(angle);
+    }
+  return table;
+}
+
 // Two lanes of the case in one call, the second shorter by some rows and begun one later; the context goes in by chunks.
 inline BlockOutputs run(Backend& backend, const BlockCase& c, bool definition) {
   const BlockShape& shape = c.shape;
@@ -49,14 +61,14 @@ inline BlockOutputs run(Backend& backend, const BlockCase& c, bool definition) {
     for (int64_t at = c.begin + i; at < c.end;) {
       const int count = static_cast<int>(std::min<int64_t>(1 + static_cast<int64_t>(random.below(20)), c.end - at));
       const int fits = static_cast<int>(std::min<int64_t>(count, static_cast<int64_t>(contexts[0].pages.size()) * kPageTokens));
-      const Matrix2 kv = Matrix2::random(random, fits, kv_columns), rotary = Matrix2::random(random, fits, shape.head_dim);
+      const Matrix2 kv = Matrix2::random(random, fits, kv_columns), rotary = random_angles(random, fits, shape.head_dim);
       const BlockLane lane{0, fits, c.base, at, at, contexts[static_cast<size_t>(i)].pages};
       inputs({}, kv.view(), rotary.view(), {&lane, 1});
       at += fits;
     }
   const int rows = c.rows + second_rows;
   BlockOutputs result{Matrix2::random(random, rows, columns), Matrix2(rows, columns), {}};
-  const Matrix2 kv = Matrix2::random(random, rows, kv_columns), rotary = Matrix2::random(random, rows, shape.head_dim);
+  const Matrix2 kv = Matrix2::random(random, rows, kv_columns), rotary = random_angles(random, rows, shape.head_dim);
   const BlockLane lanes[] = {{0, c.rows, c.base, c.begin, c.end, contexts[0].pages},
                              {c.rows, second_rows, c.base, std::min(c.begin + 1, c.end), c.end, contexts[1].pages}};
   inputs(result.queries.view(), kv.view(), rotary.view(), lanes);
@@ -121,18 +133,20 @@ inline void expect_block_convolution(const std::vector<std::unique_ptr<Backend>>
   }
 }
 
-// Rows full of ties, infinities and NaN among them.
+// Rows full of ties, infinities and NaN among them; one whose largest lie at one distance from each other, as those of one thread do.
 inline void expect_top_k(const std::vector<std::unique_ptr<Backend>>& backends) {
   Random random(5);
-  for (const int cols : {16, 17, 100, 5000})
-    for (const int k : {1, 4, 16}) {
-      Matrix2 logits = Matrix2::random(random, 5, cols);
+  for (const int cols : {16, 17, 100, 5000, 40000})
+    for (const int k : {1, 4, 16, 48, 64}) {
+      if (k > cols) continue;
+      Matrix2 logits = Matrix2::random(random, 6, cols);
       for (int i = 0; i < cols; ++i) logits.at(1, i) = static_cast<float>(random.below(3));
       for (int i = 0; i < cols; ++i) logits.at(2, i) = random.below(4) == 0 ? kNaN : logits.at(2, i);
       for (int i = 0; i < cols; ++i) logits.at(3, i) = static_cast<float>(i);
       for (int i = 0; i < cols; ++i) logits.at(4, i) = kNaN;
-      std::vector<TokenId> expected_ids(static_cast<size_t>(5 * k));
-      Matrix2 expected(5, k);
+      for (int i = 7; i < cols; i += 256) logits.at(5, i) += 100;
+      std::vector<TokenId> expected_ids(static_cast<size_t>(6 * k));
+      Matrix2 expected(6, k);
       make_reference_backend()->top_k(logits.view(), k, expected_ids, expected.view());
       std::vector<int> order(static_cast<size_t>(cols));
       for (int i = 0; i < cols; ++i) order[static_cast<size_t>(i)] = i;
@@ -140,7 +154,7 @@ inline void expect_top_k(const std::vector<std::unique_ptr<Backend>>& backends) 
       for (int i = 0; i < k; ++i) EXPECT_EQ(expected_ids[static_cast<size_t>(k + i)], order[static_cast<size_t>(i)]);
       for (const auto& backend : backends) {
         std::vector<TokenId> ids(expected_ids.size(), -1);
-        Matrix2 values(5, k);
+        Matrix2 values(6, k);
         backend->top_k(logits.view(), k, ids, values.view());
         EXPECT_EQ(ids, expected_ids) << backend->info().detail << ", " << k << " of " << cols;
         expect_same_bits(values, expected, "largest values");
@@ -214,6 +228,58 @@ inline void expect_edges(const std::vector<std::unique_ptr<Backend>>& backends) 
       Matrix2 edges(slots * k, k, 0);
       backend->selector_edges(weights.view(), before.view(), after.view(), edges.view());
       expect_same_bits(edges, expected, "edges on " + backend->info().detail);
+    }
+  }
+}
+
+// Candidates of blocks and the scores between them, against the operators that define them, of tables in several formats.
+inline void expect_lattice(const std::vector<std::unique_ptr<Backend>>& backends) {
+  Random random(12);
+  for (const auto& [format, rank, vocab, k] : {std::tuple(QuantFormat::kF32, 64, 3000, 16), std::tuple(QuantFormat::kBF16, 33, 40, 5),
+                                               std::tuple(QuantFormat::kQ8_0, 256, 20000, 16), std::tuple(QuantFormat::kF32, 8, 5, 1)}) {
+    const std::vector<LatticeBlock> blocks = {{0, 4, vocab - 1}, {4, 1, 0}, {5, 0, 1}, {5, 3, 2}};
+    const int slots = 8;
+    std::vector<std::byte> bytes[2];
+    std::vector<float> decoded[2];
+    MatrixSource tables[2];
+    for (int t = 0; t < 2; ++t) {
+      decoded[t].resize(static_cast<size_t>(vocab * rank));
+      for (float& v : decoded[t]) v = random.value();
+      bytes[t].resize(static_cast<size_t>(vocab) * row_bytes(format, rank));
+      quantize(format, decoded[t], {}, bytes[t]);
+      dequantize(format, bytes[t], decoded[t]);
+      tables[t] = {"table", format, vocab, rank, bytes[t], {}, {}};
+    }
+    const Matrix2 logits = Matrix2::random(random, slots, vocab), weights = Matrix2::random(random, slots, rank);
+    std::vector<TokenId> ids(static_cast<size_t>(slots * k));
+    Matrix2 unary(slots, k, 0), before(slots * k, rank, 0), after(slots * k, rank, 0), edges(slots * k, k, 0);
+    const auto reference = make_reference_backend();
+    reference->top_k(logits.view(), k, ids, unary.view());
+    for (const LatticeBlock& block : blocks)
+      for (int s = block.first; s < block.first + block.slots; ++s)
+        for (int i = 0; i < k; ++i) {
+          const TokenId token = ids[static_cast<size_t>(s * k + i)],
+                        previous = s == block.first ? block.anchor : ids[static_cast<size_t>((s - 1) * k + i)];
+          for (int c = 0; c < rank; ++c) {
+            before.at(s * k + i, c) = decoded[0][static_cast<size_t>(previous * rank + c)];
+            after.at(s * k + i, c) = decoded[1][static_cast<size_t>(token * rank + c)];
+          }
+        }
+    reference->selector_edges(weights.view(), before.view(), after.view(), edges.view());
+    ASSERT_TRUE(is_informative(edges.view()));
+    const auto same = [](const std::vector<float>& a, View b) {
+      return a.size() == static_cast<size_t>(b.rows * b.cols) && std::memcmp(a.data(), b.data, a.size() * sizeof(float)) == 0;
+    };
+    for (const auto& backend : backends) {
+      SCOPED_TRACE(backend->info().detail);
+      for (const MatrixSource& table : tables) backend->keep_table(table);
+      for (const bool selector : {true, false, true}) {
+        Lattice found;
+        backend->lattice(logits.view(), k, selector ? weights.view() : View(), tables[0], tables[1], blocks, found);
+        EXPECT_EQ(found.ids, ids);
+        EXPECT_TRUE(same(found.unary, unary.view()));
+        EXPECT_TRUE(selector ? same(found.edges, edges.view()) : found.edges.empty());
+      }
     }
   }
 }

@@ -244,6 +244,10 @@ class FarBackend final : public Backend {
   void selector_edges(View weights, View predecessors, View successors, View edges) override {
     inner_->selector_edges(at(weights), at(predecessors), at(successors), at(edges));
   }
+  void lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+               std::span<const LatticeBlock> blocks, Lattice& out) override {
+    inner_->lattice(at(logits), k, weights.empty() ? weights : at(weights), predecessor, successor, blocks, out);
+  }
 
  private:
   struct Late {

@@ -131,6 +131,12 @@ class Mirrored final : public Backend {
     Call c(*device_, arena_);
     device_->selector_edges(c.view(weights), c.view(predecessors), c.view(successors), c.view(edges));
   }
+  void lattice(View logits, int k, View weights, const MatrixSource& predecessor, const MatrixSource& successor,
+               std::span<const LatticeBlock> blocks, Lattice& out) override {
+    for (const MatrixSource* table : {&predecessor, &successor}) device_->keep_table(*table);
+    Call c(*device_, arena_);
+    device_->lattice(c.view(logits), k, c.view(weights), predecessor, successor, blocks, out);
+  }
 
  private:
   // The copies of one call; they go back to the host when it ends.
