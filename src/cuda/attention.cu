@@ -62,6 +62,10 @@ FORETOKEN_DEVICE void norm_and_rotate(const float* x, const OwnOf<kMaxDim>& w, f
   __syncwarp();
 }
 
+FORETOKEN_DEVICE void put_head(const float* head, int dim, float* to) {
+  for (int d = threadIdx.x & 31; d < dim; d += 32) to[d] = head[d];
+}
+
 // Stores one head's row, elements `stride` apart, by one warp.
 FORETOKEN_DEVICE void store_row(const float* x, int dim, KvFormat format, std::byte* to, int64_t stride, float* scale) {
   const int lane = threadIdx.x & 31;
@@ -97,7 +101,7 @@ __global__ void __launch_bounds__(128)
     inputs_kernel(Rows packed, const float* q_norm, const float* k_norm, Rows rotary, HeadShape shape, PassDesc pass,
                   KvLayout layout, int layer, Rows queries) {
   __shared__ float heads[4][kMaxDim];
-  const int warp = threadIdx.x >> 5, lane = threadIdx.x & 31, dim = shape.dim;
+  const int warp = threadIdx.x >> 5, dim = shape.dim;
   const int item = blockIdx.x * 4 + warp;
   const int64_t row = blockIdx.y;
   // Where keys and values go: descriptions come from the host and are there before the kernel before ends.
@@ -112,18 +116,12 @@ __global__ void __launch_bounds__(128)
   const OwnOf<kMaxDim> norm(item < shape.query_heads ? q_norm : k_norm, dim);
   begin_kernel();
   if (item >= shape.query_heads + shape.kv_heads) return;
-  const float* x = packed.data + row * packed.stride;
-  const float* angles = rotary.data + row * rotary.stride;
-  if (item < shape.query_heads) {
-    norm_and_rotate(x + 2 * item * dim, norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-    for (int d = lane; d < dim; d += 32) queries.data[row * queries.stride + item * dim + d] = heads[warp][d];
-    return;
-  }
   const int head = item - shape.query_heads;
-  const float* key = x + shape.query_columns + head * dim;
-  bring(key + shape.kv_heads * dim, dim);
-  norm_and_rotate(key, norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, layer, head, page, slot);
+  const float* x = packed.data + row * packed.stride + (head < 0 ? 2 * item * dim : shape.query_columns + head * dim);
+  if (head >= 0) bring(x + shape.kv_heads * dim, dim);
+  norm_and_rotate(x, norm, shape.epsilon, dim, rotary.data + row * rotary.stride, shape.rotary_dim, heads[warp]);
+  if (head < 0) put_head(heads[warp], dim, queries.data + row * queries.stride + item * dim);
+  else store_key_value(heads[warp], x + shape.kv_heads * dim, dim, layout, layer, head, page, slot);
 }
 
 // ---- Spans
@@ -386,14 +384,15 @@ __global__ void commit_kernel(const uint64_t* pages, KvLayout layout, int64_t pr
 // ---- Block drafters: guesses, so that any order will do; a row's is its own.
 
 FORETOKEN_DEVICE int64_t block_slot(const BlockLaneDesc& lane, int64_t position) {
-  return (position - lane.base) % (static_cast<int64_t>(lane.page_count) * kPageTokens);
+  // Positions have 31 bits (RowInput), and a short division is a quarter of the code of a long one.
+  return static_cast<uint32_t>(position - lane.base) % (static_cast<uint32_t>(lane.page_count) * kPageTokens);
 }
 
 template <bool kMany>
 __global__ void __launch_bounds__(128)
     block_inputs_kernel(BlockInputs one, const BlockInputs* many, int lane_count, KvLayout layout) {
   __shared__ float heads[4][kMaxDim];
-  const int warp = threadIdx.x >> 5, lane_id = threadIdx.x & 31;
+  const int warp = threadIdx.x >> 5;
   // Descriptions come from the host: they are there before the kernel before ends.
   const BlockInputs& of = kMany ? many[blockIdx.z / lane_count] : one;
   const BlockLaneDesc lane = of.lanes[blockIdx.z % lane_count];
@@ -410,17 +409,11 @@ __global__ void __launch_bounds__(128)
   }
   const OwnOf<kMaxDim> norm(head < 0 ? of.q_norm : of.k_norm, dim);
   begin_kernel();
-  const float* angles = of.rotary.data + row * of.rotary.stride;
-  if (head < 0) {
-    float* x = of.q.data + row * of.q.stride + item * dim;
-    norm_and_rotate(x, norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-    for (int d = lane_id; d < dim; d += 32) x[d] = heads[warp][d];
-    return;
-  }
-  const float* key = of.kv.data + row * of.kv.stride + head * dim;
-  bring(key + shape.kv_heads * dim, dim);
-  norm_and_rotate(key, norm, shape.epsilon, dim, angles, shape.rotary_dim, heads[warp]);
-  store_key_value(heads[warp], key + shape.kv_heads * dim, dim, layout, 0, head, page, slot);
+  float* const x = head < 0 ? of.q.data + row * of.q.stride + item * dim : of.kv.data + row * of.kv.stride + head * dim;
+  if (head >= 0) bring(x + shape.kv_heads * dim, dim);
+  norm_and_rotate(x, norm, shape.epsilon, dim, of.rotary.data + row * of.rotary.stride, shape.rotary_dim, heads[warp]);
+  if (head < 0) put_head(heads[warp], dim, x);
+  else store_key_value(heads[warp], x + shape.kv_heads * dim, dim, layout, 0, head, page, slot);
 }
 
 // A block of threads a row and query head: chunks of 128 positions in ascending order, online softmax.

@@ -1010,7 +1010,8 @@ void CudaBackend::block_conv(View x, View base, View delta, int group, std::span
   if (c.most_rows == 0) return;
   places_of(lanes, x.rows, words_);
   c.whole = std::find(words_.begin(), words_.end(), -1) == words_.end();
-  if (c.whole && norm_convolves(convolved_of(c), sliced.planes)) c.place = queue_->put(std::span<const int32_t>(words_));
+  if (c.whole && norm_convolves(convolved_of(c), sliced.planes))
+    c.place = queue_->put(std::span<const int32_t>(words_));
   sliced_ = sliced;
   block_convolution_ = c;
 }

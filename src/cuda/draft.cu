@@ -215,7 +215,8 @@ size_t top_k_scratch_bytes(int64_t rows, int64_t cols, int k) {
 void launch_top_k(Rows logits, int k, void* scratch, int32_t* ids, Rows values, Queue& queue) {
   auto* shares = static_cast<unsigned long long*>(scratch);
   const int count = shares_of(logits.cols);
-  const bool fours = reinterpret_cast<uintptr_t>(logits.data) % 16 == 0 && logits.stride % 4 == 0 && logits.cols % 4 == 0;
+  const bool fours =
+      reinterpret_cast<uintptr_t>(logits.data) % 16 == 0 && logits.stride % 4 == 0 && logits.cols % 4 == 0;
   Launch{dim3(static_cast<unsigned>(count), static_cast<unsigned>(logits.rows)), kTopThreads, 0, queue}(
       fours ? share_kernel<true> : share_kernel<false>, logits, k, shares);
   Launch{static_cast<unsigned>(logits.rows), kTopThreads, 0, queue}(merge_kernel, logits, shares, count, k, ids,

@@ -83,8 +83,7 @@ FORETOKEN_DEVICE float squares(float4 f, float sum) {
 template <bool kAligned>
 FORETOKEN_DEVICE void put_normed(float* to, uint16_t* bf16, int c, int cols, float4 f, float r, float4 scale) {
   const auto scaled = [&](float value, float s) { return __fmul_rn(__fmul_rn(value, r), s); };
-  const float4 y =
-      make_float4(scaled(f.x, scale.x), scaled(f.y, scale.y), scaled(f.z, scale.z), scaled(f.w, scale.w));
+  const float4 y = make_float4(scaled(f.x, scale.x), scaled(f.y, scale.y), scaled(f.z, scale.z), scaled(f.w, scale.w));
   store_four<kAligned>(to, c, cols, y);
   if (bf16) *reinterpret_cast<uint2*>(bf16 + c) = make_uint2(bf16_pair(y.x, y.y), bf16_pair(y.z, y.w));
 }
@@ -95,7 +94,7 @@ FORETOKEN_DEVICE void put_normed(float* to, uint16_t* bf16, int c, int cols, flo
 // stored.
 constexpr int kPlanesAtOnce = 4;
 template <int kFours, bool kCombines>
-__global__ void __launch_bounds__(kNormThreads, 1)
+__global__ void __launch_bounds__(kNormThreads, kFours == 1 ? 2 : 1)
     rms_norm_kernel(Rows x, Rows addend, Planes planes, Combination combination, const float* w, float epsilon,
                     Rows out, uint16_t* bf16, Rows tap) {
   constexpr int kStep = 4 * kNormThreads;
@@ -173,7 +172,7 @@ __global__ void __launch_bounds__(kNormThreads, 1)
 template <bool kCombines>
 __global__ void __launch_bounds__(kNormThreads, 1)
     any_rms_norm_kernel(Rows x, Rows addend, Planes planes, Combination combination, const float* w, float epsilon,
-                    Rows out, uint16_t* bf16, Rows tap) {
+                        Rows out, uint16_t* bf16, Rows tap) {
   const int cols = static_cast<int>(x.cols);
   const auto column = [](int i) { return 4 * (static_cast<int>(threadIdx.x) + i * kNormThreads); };
   const float4 zero = make_float4(0, 0, 0, 0);
@@ -196,8 +195,7 @@ __global__ void __launch_bounds__(kNormThreads, 1)
     v[i] = column(i) < cols ? load_four<false>(row, column(i), cols) : zero;
     added[i] = zero;
     if (column(i) >= cols || !more) continue;
-    if constexpr (kCombines)
-      added[i] = combined_four<false>(combination, shared_weight, blockIdx.x, column(i), cols);
+    if constexpr (kCombines) added[i] = combined_four<false>(combination, shared_weight, blockIdx.x, column(i), cols);
     else if (plane_count == 0) added[i] = load_four<false>(more, column(i), cols);
   }
 #pragma unroll 4
@@ -242,7 +240,7 @@ __global__ void __launch_bounds__(kNormThreads, 1)
 #pragma unroll 1
   for (int i = kKeptFours; column(i) < cols; ++i)
     put_normed<false>(to, rounded, column(i), cols, load_four<false>(row, column(i), cols), r,
-                         load_four<false>(w, column(i), cols));
+                      load_four<false>(w, column(i), cols));
 }
 
 // The same behind a block's convolution (draft.cu, in its order) of rows or of slices of them, for rows of whole fours
@@ -277,9 +275,8 @@ __global__ void __launch_bounds__(kNormThreads, 1)
 #pragma unroll
     for (int j = 0; j < kFusedTaps; ++j) {
       const bool wanted = exists && j < taps;
-      in[j][i] = wanted && planes.count == 0
-                     ? load_four<true>(of.x.data + (r - j) * of.x.stride, column(i), cols)
-                     : zero;
+      in[j][i] =
+          wanted && planes.count == 0 ? load_four<true>(of.x.data + (r - j) * of.x.stride, column(i), cols) : zero;
       delta[j][i] = wanted ? of.delta.data[r * of.delta.stride + ((j * cols + column(i)) >> of.group_bits)] : 0.0f;
     }
   }
@@ -436,9 +433,8 @@ bool begins_fours(const Rows& rows) { return begins_fours(rows.data, rows.stride
 }  // namespace
 
 bool norm_convolves(const Convolved& of, Planes planes) {
-  return of.base.rows <= kFusedTaps && of.group_bits >= 2 &&
-         of.x.cols <= 4 * kNormThreads * kKeptFours && begins_fours(of.x) && begins_fours(of.base) &&
-         begins_fours(planes.data, planes.stride);
+  return of.base.rows <= kFusedTaps && of.group_bits >= 2 && of.x.cols <= 4 * kNormThreads * kKeptFours &&
+         begins_fours(of.x) && begins_fours(of.base) && begins_fours(planes.data, planes.stride);
 }
 bool norm_convolves(Rows x, const NormAddend& add, const float* w, Rows out, Rows tap) {
   return begins_fours(x) && begins_fours(add.rows) && begins_fours(w, 0) && begins_fours(out) && begins_fours(tap);

@@ -84,9 +84,9 @@ void mtp_scratch(const ModelConfig& c, ScratchList& s) {
 void block_scratch(const ModelConfig& target, const DflashConfig& c, ScratchList& s) {
   const int64_t taps = static_cast<int64_t>(c.taps.size()), heads = int64_t{c.query_heads} * c.head_dim;
   s.per_few_rows(taps * c.hidden, kWaitingRows);                       // gathered features
-  for (const int64_t cols : {c.hidden, 2 * c.kv_heads * c.head_dim, c.rotary.rotary_dim()}) s.per_few_rows(cols, kWaitingRows);
+  for (const int64_t cols : {c.hidden, c.layers * 2 * c.kv_heads * c.head_dim, c.rotary.rotary_dim()}) s.per_few_rows(cols, kWaitingRows);
   const int64_t block = c.block_size;
-  s.per_lane(block * (2 * c.hidden + 2 * heads + c.hidden));           // h, mixed, queries, core, hidden
+  s.per_lane(block * (2 * c.hidden + 2 * heads + 2 * c.kv_heads * c.head_dim + c.hidden));  // h, mixed, queries, keys and values, core, hidden
   if (c.conv_taps > 0) s.per_lane(block * (2 * c.hidden + 2 * c.conv_taps * (c.hidden / std::max(1, c.conv_group))));
   s.per_lane(block * target.vocab);
   s.per_lane(block * (2 * c.top_k * c.selector_rank + c.selector_rank + c.top_k * (c.top_k + 1)));

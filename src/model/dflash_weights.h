@@ -45,8 +45,8 @@ struct DflashWeights {
   MatrixPtr fusion;             // [hidden, taps * hidden]
   Parameter hidden_norm, norm;  // [1, hidden]: of the fused context, of the last layer
   std::vector<DflashLayer> layers;
-  // [layers * (keys | values), hidden]: of context rows, which all layers take from the same fused rows. The layers' own keys and
-  // values once more: a product for each layer takes longer than they are worth.
+  // [layers * (keys | values), hidden]: of context rows, which all layers take from the same fused rows. The layers' own keys and values
+  // once more, since a device waits longer for a product of each layer than for these (decision 021).
   MatrixPtr context_kv;
   // DFlash 2's selector, or DSpark's Markov head: rows of `predecessor` and `successor` are looked up by token and borrow the
   // bundle's mapping.
