@@ -1089,10 +1089,12 @@ void CudaBackend::lattice(View logits, int k, View weights, const MatrixSource& 
   begin();
   checks::lattice(logits, k, weights, predecessor, successor, blocks);
   CHECK(k <= kMaxTopK && logits.cols <= kMostTopColumns);
-  out = {};
-  if (logits.rows == 0) return;
   const size_t count = static_cast<size_t>(logits.rows * k),
                edge_count = weights.empty() ? 0 : count * static_cast<size_t>(k);
+  if (count == 0) {
+    out = {};
+    return;
+  }
   static_assert(sizeof(TokenId) == 4 && sizeof(float) == 4);
   std::byte* const found = lattice_.take<std::byte>(4 * (2 * count + edge_count));
   auto* const ids = reinterpret_cast<TokenId*>(found);

@@ -225,8 +225,8 @@ void Backend::lattice(View logits, int k, View weights, const MatrixSource& pred
         before.push_back({.token = s == 0 ? block.anchor : out.ids[at - static_cast<size_t>(k)]});
         after.push_back({.token = out.ids[at]});
       }
-  std::vector<float> memory(static_cast<size_t>(2 * count * rank));
-  const View predecessors = View::of(memory.data(), count, rank), successors = View::of(memory.data() + count * rank, count, rank);
+  out.work.resize(static_cast<size_t>(2 * count * rank));
+  const View predecessors = View::of(out.work.data(), count, rank), successors = View::of(out.work.data() + count * rank, count, rank);
   embed(before, predecessor, predecessors);
   embed(after, successor, successors);
   selector_edges(weights, predecessors, successors, View::of(out.edges.data(), count, k));

@@ -117,6 +117,7 @@ struct LatticeBlock {
 struct Lattice {
   std::vector<TokenId> ids;         // [slots, k], as Backend::top_k gives them
   std::vector<float> unary, edges;  // [slots, k] their logits; [slots, k, k], or empty without a selector
+  std::vector<float> work;          // an operator's own, kept so that it is allocated once
 };
 
 struct BackendInfo {
