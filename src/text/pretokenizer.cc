@@ -8,6 +8,9 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <algorithm>
+#include <limits>
+
 #include "text/unicode.h"
 
 namespace foretoken {
@@ -159,16 +162,46 @@ std::string_view Pretokenizer::method() const {
   }
 }
 
+namespace {
+
+// What a match may take: a few steps for every byte of a long run, and enough for what looks ahead and back. The library's own limits
+// are a stack of 32 KiB for compiled code and ten million steps of its interpreter, which are two minutes of a pattern that tries
+// everything, and short for a run of many megabytes. Of one thread.
+class MatchLimits {
+ public:
+  MatchLimits() : stack_(pcre2_jit_stack_create(32 << 10, 16 << 20, nullptr)), context_(pcre2_match_context_create(nullptr)) {
+    pcre2_jit_stack_assign(context_, nullptr, stack_);
+  }
+  MatchLimits(const MatchLimits&) = delete;
+  ~MatchLimits() {
+    pcre2_match_context_free(context_);
+    pcre2_jit_stack_free(stack_);
+  }
+  pcre2_match_context* of(std::string_view text, bool compiled) {
+    const uint64_t steps = (compiled ? 1'000'000 : 100'000) + 8 * uint64_t{text.size()};
+    pcre2_set_match_limit(context_, static_cast<uint32_t>(std::min<uint64_t>(steps, std::numeric_limits<uint32_t>::max())));
+    return context_;
+  }
+
+ private:
+  pcre2_jit_stack* stack_;
+  pcre2_match_context* context_;
+};
+
+}  // namespace
+
 Status Pretokenizer::split_regex(const Regex& regex, std::string_view text, size_t offset, std::vector<size_t>& ends) {
   pcre2_match_data* match = pcre2_match_data_create_from_pattern(regex.code, nullptr);
+  thread_local MatchLimits limits;
   const size_t* bounds = pcre2_get_ovector_pointer(match);
   const auto subject = reinterpret_cast<PCRE2_SPTR>(text.data());
   size_t cut = 0;
   Status status;
   for (size_t at = 0; at < text.size();) {
-    int found = pcre2_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, nullptr);
+    int found = pcre2_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK, match, limits.of(text, regex.jit));
     if (found == PCRE2_ERROR_JIT_STACKLIMIT)
-      found = pcre2_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match, nullptr);
+      found = pcre2_match(regex.code, subject, text.size(), at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, match,
+                          limits.of(text, false));
     if (found == PCRE2_ERROR_NOMATCH) break;
     if (found < 0) {
       PCRE2_UCHAR reason[128] = {};

@@ -171,6 +171,21 @@ TEST(Pretokenizer, OtherPatternsRunInPcre2) {
   }
 }
 
+// A pattern that tries everything gives up with one sentence; long runs of one kind are nothing of the sort.
+TEST(Pretokenizer, PatternsGiveUp) {
+  std::vector<size_t> ends;
+  const Status status = Pretokenizer::from_patterns({R"((?:a?){4220}a{40}$)"})->split("\n" + std::string(39, 'a') + "b", ends);
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(status.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(status.error().message.find("gave up"), std::string::npos) << status.error().message;
+  const auto words = Pretokenizer::from_patterns({R"((?i:'s|'t)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)"});
+  for (const char c : {' ', 'a', '1', '.', '\n'}) {
+    ends.clear();
+    EXPECT_TRUE(words->split(std::string(3 << 20, c) + "a", ends).ok()) << c;
+    EXPECT_EQ(ends.back(), size_t{(3 << 20) + 1});
+  }
+}
+
 // ---- merges
 
 // The definition: find the lowest rank, the leftmost among equals, join, repeat.
