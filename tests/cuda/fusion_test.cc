@@ -182,28 +182,34 @@ void CudaFusion::expect_same_without_wide(size_t most_shared) {
   }
 }
 
-// A product whose slices are added by the sum and norm behind it.
+// A product whose slices are added by the sum and norm behind it, which also leave the rows to whoever taps them: rows
+// that a norm keeps one or three fours of a thread of, and longer ones.
 TEST_F(CudaFusion, ProductSumNorm) {
   mark_ = backend_->allocate(64);
-  const MatrixPtr matrix = random_matrix(QuantFormat::kQ4_K, 512, 17408, 7);
-  for (int count : {1, 3, 16, 40}) {
-    std::vector<float> results[2];
-    for (const bool separate : {false, true}) {
-      const Rows in = rows(count, 17408, 8), mixed = rows(count, 512, 9), x = rows(count, 512, 10),
-                 w = rows(1, 512, 11), out = rows(count, 512, 12);
-      backend_->linear(in.view, *matrix, mixed.view);
-      apart(separate);
-      backend_->add(mixed.view, x.view);
-      apart(separate);
-      backend_->rms_norm(x.view, w.view, 1e-6f, out.view);
-      for (View v : {mixed.view, x.view, out.view}) {
-        const std::vector<float> more = values(v);
-        results[separate].insert(results[separate].end(), more.begin(), more.end());
+  for (const auto& [width, inputs] : {std::pair<int64_t, int64_t>(512, 17408), {2560, 6144}, {6160, 6144}}) {
+    const MatrixPtr matrix = random_matrix(QuantFormat::kQ4_K, width, inputs, 7);
+    for (int count : {1, 3, 16, 40}) {
+      std::vector<float> results[2];
+      for (const bool separate : {false, true}) {
+        const Rows in = rows(count, inputs, 8), mixed = rows(count, width, 9), x = rows(count, width, 10),
+                   w = rows(1, width, 11), out = rows(count, width, 12), taken = rows(count, 2 * width, 13);
+        backend_->linear(in.view, *matrix, mixed.view);
+        apart(separate);
+        backend_->add(mixed.view, x.view);
+        apart(separate);
+        backend_->copy(x.view, taken.view.columns(width, 2 * width));
+        apart(separate);
+        backend_->rms_norm(x.view, w.view, 1e-6f, out.view);
+        for (View v : {mixed.view, x.view, out.view, taken.view}) {
+          const std::vector<float> more = values(v);
+          results[separate].insert(results[separate].end(), more.begin(), more.end());
+        }
+        EXPECT_EQ(values(taken.view.columns(width, 2 * width)), values(x.view));
       }
+      EXPECT_TRUE(is_informative(View::of(results[0].data(), 1, static_cast<int64_t>(results[0].size()))));
+      EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0)
+          << count << " rows of " << width;
     }
-    EXPECT_TRUE(is_informative(View::of(results[0].data(), 1, static_cast<int64_t>(results[0].size()))));
-    EXPECT_EQ(std::memcmp(results[0].data(), results[1].data(), results[0].size() * sizeof(float)), 0)
-        << count << " rows";
   }
 }
 
@@ -220,9 +226,9 @@ TEST_F(CudaFusion, ProductConvolutionSumNorm) {
         std::vector<float> results[2];
         for (const bool separate : {false, true}) {
           const Rows in = rows(8, inputs, 8), after = rows(8, 512, 9), mixed = rows(8, 512, 10), x = rows(8, 512, 11),
-                     w = rows(1, 512, 12), out = rows(8, 512, 13), taken = rows(8, 1024, 14), base = rows(taps, 512, 15),
-                     delta = rows(8, int64_t{taps} * (512 / group), 16), second = rows(8, 512, 17),
-                     product = rows(8, 48, 18);
+                     w = rows(1, 512, 12), out = rows(8, 512, 13), taken = rows(8, 1024, 14),
+                     base = rows(taps, 512, 15), delta = rows(8, int64_t{taps} * (512 / group), 16),
+                     second = rows(8, 512, 17), product = rows(8, 48, 18);
           const View tap = taken.view.columns(512, 1024);
           backend_->linear(in.view, *matrix, after.view);
           apart(separate);
@@ -263,7 +269,8 @@ TEST_F(CudaFusion, ContextOfLayers) {
       std::vector<std::byte*> pages[2];
       for (int lane = 0; lane < 2; ++lane)
         for (int p = 0; p < 2; ++p)
-          pages[lane].push_back(memory.view.data + static_cast<size_t>((layer * 2 + lane) * 2 + p) * layout.page_bytes());
+          pages[lane].push_back(memory.view.data +
+                                static_cast<size_t>((layer * 2 + lane) * 2 + p) * layout.page_bytes());
       const BlockLane lanes[] = {{0, 4, 0, 30, 30, pages[0]}, {4, 3, 32, 32, 40, pages[1]}};
       backend_->block_inputs({}, kv.view.columns(layer * 256, (layer + 1) * 256), none.view,
                              norms.view.row_range(layer, layer + 1), angles.view, shape, lanes, layout);
@@ -347,8 +354,9 @@ TEST_F(CudaFusion, GatesOfExperts) {
   }
 }
 
-// Experts against the reference: gates and ups of one format, whose weights every item knows, and of two, whose matrices have
-// two parts, each with a table of its own. 8-bit activations there and bf16 here differ by 0.020 and 0.022.
+// Experts against the reference: gates and ups of one format, whose weights every item knows, and of two, whose
+// matrices have two parts, each with a table of its own. 8-bit activations there and bf16 here differ by 0.020 and
+// 0.022.
 TEST_F(CudaFusion, ExpertsNearTheReference) {
   for (const QuantFormat ups : {QuantFormat::kQ4_K, QuantFormat::kQ6_K}) expect_near_the_reference(ups);
 }
@@ -399,7 +407,8 @@ void CudaFusion::expect_near_the_reference(QuantFormat ups) {
     for (int r = 0; r < count; ++r) {
       backend_->moe(x.view.row_range(r, r + 1), shape, here, alone.view);
       const std::vector<float> one = values(alone.view);
-      EXPECT_EQ(std::memcmp(one.data(), got.data() + r * cols, one.size() * sizeof(float)), 0) << "row " << r << " of " << count;
+      EXPECT_EQ(std::memcmp(one.data(), got.data() + r * cols, one.size() * sizeof(float)), 0)
+          << "row " << r << " of " << count;
     }
   }
 }
@@ -417,7 +426,7 @@ TEST_F(CudaFusion, ExpertsSumNorm) {
     return backend_->pack({&source, 1});
   };
   for (const auto& [cols, shared_width] :
-       {std::pair<int64_t, int64_t>(2048, 32), {2048, 48}, {7200, 32}, {90, 32}, {6, 48}}) {
+       {std::pair<int64_t, int64_t>(2048, 32), {2048, 48}, {5120, 32}, {7200, 32}, {90, 32}, {6, 48}}) {
     MoeWeights w;
     w.router = floats(shape.experts, cols, 100);
     for (int e = 0; e <= shape.experts; ++e) {
@@ -432,13 +441,15 @@ TEST_F(CudaFusion, ExpertsSumNorm) {
       std::vector<float> results[2];
       for (const bool separate : {false, true}) {
         const Rows in = rows(count, cols, 151), mixed = rows(count, cols, 152), x = rows(count, cols, 153),
-                   norm = rows(1, cols, 154), out = rows(count, cols, 155);
+                   norm = rows(1, cols, 154), out = rows(count, cols, 155), tap = rows(count, cols, 156);
         backend_->moe(in.view, shape, w, mixed.view);
         apart(separate);
         backend_->add(mixed.view, x.view);
         apart(separate);
+        backend_->copy(x.view, tap.view);
+        apart(separate);
         backend_->rms_norm(x.view, norm.view, 1e-6f, out.view);
-        for (View v : {mixed.view, x.view, out.view}) {
+        for (View v : {mixed.view, x.view, out.view, tap.view}) {
           const std::vector<float> more = values(v);
           results[separate].insert(results[separate].end(), more.begin(), more.end());
         }
